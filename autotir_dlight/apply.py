@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module pass that applies rules to functions, and :func:`explain`, which only reports."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from . import settings
+from ._tvm import IRModule, PassContext, ScheduleRule, Target, module_pass, tirx
+from .blocks import FuncView
+from .errors import RuleBug, last_line
+from .report import FunctionReport, Report, Verdict
+from .rule import Decision, Reject, Rule, plan_knobs, plan_structure
+
+logger = logging.getLogger("autotir_dlight")
+
+IS_SCHEDULED = "tirx.is_scheduled"
+
+
+@module_pass(opt_level=0, name="autotir.ApplyDefaultSchedule")
+class ApplyDefaultSchedule:
+    """Schedule every TensorIR function of a module by the first rule that takes it.
+
+    Parameters
+    ----------
+    *rules : rules in the order in which they are tried, ours, upstream's or the user's own
+    database : a directory with tuning records (see ``autotir_dlight.tune``), whose decisions win over the
+        formulas; ``None`` uses the formulas alone
+    report : a :class:`Report` that is filled with what was decided
+
+    The input module is not changed. Functions marked ``tirx.is_scheduled``, external functions and those whose
+    own target no rule serves are left alone. A function's own ``target`` attribute wins over the
+    current target; without either, the pass raises ``ValueError``. A rule that fails is a defect: it is
+    reported and the next rule is tried, or with ``AUTOTIR_STRICT=1`` a ``RuleBug`` is raised.
+    """
+
+    def __init__(self, *rules: ScheduleRule, database: str | Path | None = None, report: Report | None = None):
+        if not rules:
+            raise ValueError("ApplyDefaultSchedule needs at least one rule, such as *rules(target)")
+        if database is not None:
+            raise NotImplementedError(
+                "this version reads no tuning database yet: leave database=None to use the default plans"
+            )
+        self.rules = list(rules)
+        self.report = report
+
+    def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
+        """The pass: a new module with the scheduled functions."""
+        updated = dict(mod.functions_items())
+        entries: list[FunctionReport] = []
+        for var, func in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
+            if not isinstance(func, tirx.PrimFunc):
+                continue
+            entry = FunctionReport(var.name_hint)
+            scheduled = _schedule_one(func, self.rules, entry)
+            if scheduled is not None:
+                updated[var] = scheduled
+            entries.append(entry)
+        if self.report is not None:
+            self.report.functions.extend(entries)
+        return IRModule(updated, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def function_target(func: Any) -> Target:
+    """The function's own target, else the current one; ``ValueError`` where there is neither."""
+    own = func.attrs.get("target") if func.attrs else None
+    target = own if own is not None else Target.current(allow_none=True)
+    if target is None:
+        raise ValueError(
+            "no target is known: run the pass inside `with target:` or give the function a target attribute"
+        )
+    return target
+
+
+def _schedule_one(func: Any, rules: list[ScheduleRule], entry: FunctionReport) -> Any | None:
+    """The scheduled function, or ``None`` where it is left alone; fills ``entry``."""
+    if func.attrs and func.attrs.get(IS_SCHEDULED):
+        entry.status, entry.note = "left alone", "already scheduled"
+        return None
+    target = function_target(func)
+    start = time.perf_counter()
+    view = FuncView.of(func)
+    for rule in rules:
+        if not rule.is_target_available(target):
+            entry.rejected.append(Verdict(_name(rule), f"not for targets of kind {target.kind.name}"))
+            continue
+        scheduled = _try_rule(rule, func, target, view, entry)
+        if scheduled is not None:
+            entry.seconds = time.perf_counter() - start
+            return scheduled.with_attr(IS_SCHEDULED, True)
+    entry.seconds = time.perf_counter() - start
+    if entry.rejected and all(v.reason.startswith("not for targets") for v in entry.rejected):
+        entry.status, entry.note = "left alone", f"no rule serves the target {target.kind.name}"
+    return None
+
+
+def _name(rule: ScheduleRule) -> str:
+    return rule.name if isinstance(rule, Rule) else type(rule).__name__
+
+
+def _try_rule(
+    rule: ScheduleRule, func: Any, target: Target, view: FuncView, entry: FunctionReport
+) -> Any | None:
+    strict = settings.current().strict
+    try:
+        if isinstance(rule, Rule):
+            return _apply_ours(rule, func, target, view, entry)
+        return _apply_foreign(rule, func, target, entry)
+    except Exception as err:
+        if strict:
+            raise
+        message = f"{_name(rule)}: {last_line(err)}"
+        logger.warning("%s in function %s; the next rule is tried", message, entry.function)
+        if isinstance(err, RuleBug):
+            logger.debug("%s", err.details())
+        entry.bugs.append(message)
+        return None
+
+
+def _apply_ours(rule: Rule, func: Any, target: Target, view: FuncView, entry: FunctionReport) -> Any | None:
+    decision = rule.decide(func, target, view)
+    if isinstance(decision, Reject):
+        entry.rejected.append(Verdict(rule.name, decision.reason, decision.where))
+        return None
+    scheduled = rule.build(func, decision, decision.plan).mod["main"]
+    _record(rule, decision, entry)
+    return scheduled
+
+
+def _apply_foreign(rule: ScheduleRule, func: Any, target: Target, entry: FunctionReport) -> Any | None:
+    space = rule.apply(func, target, False)
+    if isinstance(space, list):
+        space = space[0] if space else None
+    if space is None:
+        entry.rejected.append(Verdict(_name(rule), "the rule returned nothing"))
+        return None
+    entry.status, entry.rule, entry.plan = "scheduled", _name(rule), "the rule's own"
+    return space.mod["main"]
+
+
+def _record(rule: Rule, decision: Decision, entry: FunctionReport) -> None:
+    plan = decision.plan
+    entry.status, entry.rule = "scheduled", rule.name
+    entry.recognised = rule.describe(decision.match)
+    entry.plan = getattr(plan, "title", "") or getattr(plan, "kind", type(plan).__name__)
+    entry.structure = plan_structure(plan)
+    entry.knobs = plan_knobs(plan)
+
+
+def apply_rules(mod: IRModule, target: Target, rules: list[ScheduleRule], report: Report) -> IRModule:
+    """Run the pass on ``mod`` under ``target`` and fill ``report``."""
+    with target:
+        return ApplyDefaultSchedule(*rules, report=report)(mod)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options that commands share, and the checks of what is given for them."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from ..errors import ArtifactError, UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def version() -> str:
+    """The versions of this package and of TVM, read without importing either."""
+    names = ("autotir-dlight", "apache-tvm")
+    try:
+        return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    except metadata.PackageNotFoundError:
+        return "autotir-dlight, run from a folder without being installed"
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """``MODEL.onnx``, ``--shape`` and ``--target``."""
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=shape,
+        metavar="NAME=1,3,320,320",
+        help="the shape of an input whose dimensions the model leaves open; once for each such input",
+    )
+    parser.add_argument(
+        "--target",
+        default="host",
+        metavar="T",
+        help='"host" (default), a CPU name of LLVM such as x86-64-v3, or a TVM target in JSON',
+    )
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """``--input``."""
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="X.npy",
+        help="an array for each input, in order",
+    )
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """``--threads``."""
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        default=None,
+        metavar="N",
+        help="threads to run on (default: the usable cores)",
+    )
+
+
+def add_contenders(parser: argparse.ArgumentParser) -> None:
+    """``--contender`` and ``--turns``."""
+    from ..benchmark.names import PUBLIC
+
+    parser.add_argument(
+        "--contender",
+        action="append",
+        default=[],
+        choices=PUBLIC,
+        help="who takes part (default: all installed)",
+    )
+    parser.add_argument(
+        "--turns", type=positive, default=7, metavar="N", help="turns that each takes (default: 7)"
+    )
+
+
+def positive(text: str) -> int:
+    """A positive whole number."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """``NAME=1,3,320,320`` as name and dimensions; names may hold ``=`` themselves."""
+    name, equals, dims = text.rpartition("=")
+    parts = dims.split(",") if dims else []
+    if not name or not equals or not all(_is_integer(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=1,3,320,320")
+    return name, tuple(int(part) for part in parts)
+
+
+def _is_integer(text: str) -> bool:
+    return text.strip().removeprefix("-").isdecimal()
+
+
+def shapes(given: list[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """The shapes by name; raises ``UserError`` where an input is given two."""
+    names = [name for name, _ in given]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"--shape gives the input {name!r} more than once")
+    return dict(given)
+
+
+def arrays(paths: list[str]) -> list[np.ndarray]:
+    """The arrays of ``.npy`` files; raises ``ArtifactError`` for any other file, pickled objects too."""
+    import numpy as np
+
+    loaded = []
+    for path in paths:
+        try:
+            array = np.load(path, allow_pickle=False)
+        except FileNotFoundError as err:
+            raise ArtifactError(f"there is no file {path!r}: give a .npy file") from err
+        except (OSError, ValueError, EOFError) as err:
+            raise ArtifactError(f"{path!r} cannot be read, or is not a .npy file of numbers") from err
+        if not isinstance(array, np.ndarray):
+            raise ArtifactError(f"{path!r} holds several arrays: give a .npy file with one")
+        loaded.append(array)
+    return loaded

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tile sizes and loop splits, computed from extents and the machine. Integers only, no TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..machine import CpuMachine
+
+# Cycles of one core under which a nest stays on one thread: waking TVM's pool and waiting for it takes 5 to 7
+# microseconds (measured on 2 cores), so that two threads start to win at about twice that.
+PARALLEL_MIN_CYCLES = 20_000
+# Elements that one task of an elementwise nest moves at least, so that its start is paid back.
+TASK_ELEMENTS = 1 << 13
+# Tasks a core gets, so that an unlucky core does not hold up the others.
+TASKS_PER_CORE = 4
+# Multiply-adds of an unrolled micro-kernel body; above it the code leaves the instruction cache for no gain
+# and LLVM's compile time grows.
+MAX_UNROLLED_FMA = 96
+# Registers that a micro-kernel keeps for operands beside its accumulators.
+OPERAND_REGISTERS = 3
+# Loads a cycle of the cores that have a table entry.
+LOAD_PORTS = 2
+# Largest register tile that is looked at.
+MAX_ROWS = 14
+MAX_VECTORS = 6
+
+
+def divisors(n: int) -> list[int]:
+    """The divisors of ``n``, ascending."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return small + [n // d for d in reversed(small) if d * d != n]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def powers_of_two(limit: int) -> Iterator[int]:
+    """1, 2, 4 … up to ``limit``."""
+    value = 1
+    while value <= limit:
+        yield value
+        value *= 2
+
+
+def widest_dividing(extent: int, lanes: int) -> int:
+    """The widest power-of-two vector, at most ``lanes``, that divides ``extent``."""
+    return max(w for w in powers_of_two(lanes) if extent % w == 0)
+
+
+def worth_parallel(cycles: int | None, machine: CpuMachine) -> bool:
+    """Whether a nest of that many cycles should wake the pool; unknown work (dynamic shapes) should."""
+    return machine.cores > 1 and (cycles is None or cycles >= PARALLEL_MIN_CYCLES)
+
+
+def nearest_divisor(extent: int, wanted: int) -> int:
+    """The divisor of ``extent`` nearest to ``wanted`` in ratio."""
+    return min(divisors(extent), key=lambda d: (max(d / wanted, wanted / d), d))
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """``rows`` × (``vectors`` · ``lanes``) accumulators in registers; ``cost`` in cycles an element."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    loads: int
+    cost: float
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def kernel_cycles(rows: int, vectors: int, row_loads: int, vector_loads: int, machine: CpuMachine) -> float:
+    """Cycles of one step along k of a tile: the slowest of FMA ports, load ports and FMA latency."""
+    fma = rows * vectors
+    loads = row_loads + vector_loads
+    return max(fma / machine.fma_ports, loads / LOAD_PORTS, machine.fma_latency)
+
+
+def choose_tile(
+    row_extent: int,
+    column_extent: int,
+    lanes: int,
+    machine: CpuMachine,
+    *,
+    exact: bool,
+    broadcast_rows: bool,
+) -> RegisterTile:
+    """The register tile with the fewest cycles over a ``row_extent`` × ``column_extent`` result.
+
+    ``exact``: tiles must divide both extents; else the ragged edge is padded and costs as much as a full
+    tile. ``broadcast_rows``: a row is one broadcast of the other operand (a contraction); else each row has
+    vector loads of its own (pooling, depthwise).
+    """
+    budget = machine.vector_registers - OPERAND_REGISTERS
+    widths = [w for w in powers_of_two(lanes) if column_extent % w == 0] if exact else [lanes]
+    candidates = [
+        _tile(row_extent, column_extent, rows, vectors, width, machine, broadcast_rows)
+        for width in widths
+        for vectors in range(1, MAX_VECTORS + 1)
+        for rows in range(1, min(MAX_ROWS, budget // vectors) + 1)
+        if not exact or (row_extent % rows == 0 and column_extent % (width * vectors) == 0)
+    ]
+    # At equal cost the tile with fewer loads a multiply-add wins: it leaves room in the load ports.
+    return min(candidates, key=lambda t: (round(t.cost, 6), round(t.loads / (t.rows * t.vectors), 6)))
+
+
+def _tile(
+    row_extent: int, column_extent: int, rows: int, vectors: int, width: int, machine: CpuMachine,
+    broadcast_rows: bool,
+) -> RegisterTile:
+    row_loads = rows if broadcast_rows else 0
+    vector_loads = vectors if broadcast_rows else rows * vectors
+    steps = ceil_div(row_extent, rows) * ceil_div(column_extent, width * vectors)
+    cycles = steps * kernel_cycles(rows, vectors, row_loads, vector_loads, machine)
+    elements = max(1, row_extent) * max(1, column_extent)
+    return RegisterTile(rows, vectors, width, row_loads + vector_loads, cycles / elements)
+
+
+def unrolled_reduce(extents: Sequence[int | None], body: int) -> int:
+    """How many trailing reduction loops to unroll around a body of ``body`` multiply-adds."""
+    count, total = 0, body
+    for extent in reversed(extents):
+        if extent is None or total * extent > MAX_UNROLLED_FMA:
+            break
+        total *= extent
+        count += 1
+    return count
+
+
+def parallel_prefix(extents: Sequence[int | None], machine: CpuMachine) -> int:
+    """How many leading loops to fuse into the parallel one: enough tasks, no more."""
+    wanted, total = machine.cores * TASKS_PER_CORE, 1
+    for count, extent in enumerate(extents, start=1):
+        if extent is None:
+            continue
+        total *= extent
+        if total >= wanted:
+            return count
+    return len(extents)
+
+
+@dataclass(frozen=True)
+class MapSplit:
+    """An elementwise nest: the fused suffix is split into ``[tasks, inner, lanes]``."""
+
+    lanes: int
+    inner: int
+    ragged: bool
+
+
+def split_map(outer: int | None, suffix: int | None, lanes: int, machine: CpuMachine) -> MapSplit:
+    """How to cut the contiguous suffix of an elementwise nest of ``outer`` × ``suffix`` elements."""
+    if suffix is None:
+        return MapSplit(lanes, TASK_ELEMENTS // lanes // 8, True)
+    width = widest_dividing(suffix, lanes)
+    ragged = width * 2 < lanes and suffix >= 4 * lanes
+    if ragged:
+        width = lanes
+    count = ceil_div(suffix, width)
+    tasks = machine.cores * TASKS_PER_CORE
+    enough = outer is not None and outer >= tasks
+    if enough and suffix <= TASK_ELEMENTS:
+        return MapSplit(width, count, ragged)
+    wanted = max(1, min(TASK_ELEMENTS // width, ceil_div(count * (outer or 1), tasks)))
+    inner = nearest_divisor(count, wanted)
+    if inner * 4 < wanted or inner > 4 * wanted:
+        return MapSplit(width, min(wanted, count), True)
+    return MapSplit(width, inner, ragged)

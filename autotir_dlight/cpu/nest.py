@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every stage scheduler gets: the stage, the machine, and the plan's interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .._tvm import SBlockRV, Schedule
+from ..blocks import FuncView
+from ..knobs import Draw
+from ..machine import CpuMachine
+from ..patterns import Stage
+from .blocking import worth_parallel
+
+
+@dataclass(frozen=True)
+class StageMatch:
+    """One stage of one function on one machine."""
+
+    view: FuncView
+    stage: Stage
+    machine: CpuMachine
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A stage inside a schedule under construction: handles of its anchor and of its epilogue."""
+
+    sch: Schedule
+    match: StageMatch
+    anchor: SBlockRV
+    epilogue: SBlockRV | None
+    draw: Draw
+
+    @property
+    def stage(self) -> Stage:
+        return self.match.stage
+
+
+def result_lanes(match: StageMatch) -> int:
+    """Elements of the result's type in one vector."""
+    return max(1, match.machine.lanes(match.stage.anchor.writes[0].dtype))
+
+
+def is_parallel(match: StageMatch, lanes: int) -> bool:
+    """Whether the stage has enough work to wake threads."""
+    return worth_parallel(match.stage.cycles(max(1, lanes)), match.machine)
+
+
+def facts(match: StageMatch) -> dict[str, Any]:
+    """What the report says of a stage."""
+    stage, block = match.stage, match.stage.anchor
+    found: dict[str, Any] = {
+        "kind": stage.kind,
+        "dtypes": "→".join(
+            [*dict.fromkeys(r.dtype for r in stage.reads), *dict.fromkeys(w.dtype for w in block.writes[:1])]
+        ),
+        "extents": "×".join(f"{it.extent if it.extent is not None else '?'}{it.kind}" for it in block.iters),
+    }
+    if stage.epilogue is not None:
+        found["epilogue"] = f"{len(stage.epilogue.reads) - 1} operand(s), fused"
+    if stage.inlined:
+        found["inlined"] = len(stage.inlined)
+    return found

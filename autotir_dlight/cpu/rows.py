@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions along the contiguous axis: sums, maxima and dot products of rows.
+
+::
+
+    parallel i in rows:
+        acc[lanes] = identity                     # registers
+        for k0 in K / lanes:                      # partitioned: full vectors, then a scalar tail
+            vectorised k1 in lanes:
+                acc[k1] = combine(acc[k1], X[i, k0, k1])
+        for k1 in lanes: Y[i] = combine(Y[i], acc[k1])
+
+Floating-point addition may not be reordered by LLVM, so a plain loop adds one element every four cycles; the
+explicit lanes (``rfactor``) are what makes it run at load speed. With too few rows for the cores, the reduction is
+cut into chunks first, each a row of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import steps
+from .._tvm import LoopRV, SBlockRV, Schedule
+from ..blocks import Block
+from ..patterns import windowed
+from ..knobs import Knob, knob
+from ..machine import CpuMachine
+from .blocking import TASKS_PER_CORE, ceil_div, nearest_divisor, parallel_prefix
+from .map import SerialPlan, flat
+from .nest import Nest, StageMatch, is_parallel, result_lanes
+
+# Vectors of partial results that hide the latency of an addition (4 cycles, 2 ports leave 8 in flight; four
+# already reach the load ports' pace).
+MAX_PARTIAL_VECTORS = 4
+# Steps along k that a vector of partials must get before its final scalar combine is paid back.
+MIN_STEPS = 4
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """``chunks`` > 1 cuts the reduction for more threads; ``lanes`` 1 keeps the plain reduction loop.
+
+    ``width`` is the number of partial results in flight, a multiple of ``lanes``.
+    """
+
+    kind: str
+    suffix: int
+    chunks: int
+    lanes: int
+    parallel: int
+    ragged: bool
+    width: Knob
+
+
+def reduce_suffix(match: StageMatch) -> int:
+    """How many trailing reduction iterators are one contiguous run of every read that uses them."""
+    block = match.stage.anchor
+    live = [i for i in block.reduce if block.iters[i].loop >= 0]
+    suffix = 1
+    while suffix < len(live):
+        i, j = live[-suffix - 1], live[-suffix]
+        if block.extent(j) is None or not all(flat(r, block, i, j) for r in match.stage.reads):
+            break
+        suffix += 1
+    return suffix
+
+
+def is_row_reduction(match: StageMatch) -> bool:
+    """Whether the fastest axis of the largest read is reduced."""
+    block = match.stage.anchor
+    live = [i for i in block.reduce if block.iters[i].loop >= 0 and block.extent(i) != 1]
+    if not live or block.value is None or len(block.writes) != 1:
+        return False
+    if not match.stage.reads or block.opaque or not block.writes_identity():
+        return False
+    last = live[-1]
+    if not all(r.stride(last) in (0, 1) for r in match.stage.reads):
+        return False
+    if not any(r.stride(last) == 1 for r in match.stage.reads):
+        return False
+    # A window's columns overlap: its spatial axis is as contiguous as the reduced one, and longer.
+    return not any(windowed(r, block) for r in match.stage.reads)
+
+
+def plan_rows(match: StageMatch) -> RowPlan | SerialPlan:
+    """The plan of a reduction whose reads are contiguous along the reduced axis."""
+    stage, block, machine = match.stage, match.stage.anchor, match.machine
+    if any(it.extent == 0 for it in block.iters):
+        return SerialPlan("serial", "no elements")
+    suffix = reduce_suffix(match)
+    live = [i for i in block.reduce if block.iters[i].loop >= 0]
+    run = live[len(live) - suffix :]
+    length = block.volume(run)
+    parallel = is_parallel(match, result_lanes(match))
+    chunks = _chunks(block.volume(block.spatial), length, machine) if parallel else 1
+    lanes = max(1, min(machine.lanes(a.dtype) for a in (*stage.reads, block.writes[0])))
+    if any(i in stage.branch_iters for i in run):
+        lanes = 1
+    lanes, vectors = _vectors(lanes, None if length is None else length // chunks)
+    ragged = length is None or length % (chunks * lanes * vectors) != 0
+    prefix = _row_prefix(match, chunks) if parallel else 0
+    width = knob(lanes * vectors, [lanes, 2 * lanes, 4 * lanes], "partial sums that hide the add's latency")
+    return RowPlan("rows", suffix, chunks, lanes, prefix, ragged, width)
+
+
+def _chunks(rows: int | None, length: int | None, machine: CpuMachine) -> int:
+    """Into how many parts to cut a reduction of few rows, so that every core has some."""
+    if rows is None or length is None or rows >= machine.cores:
+        return 1
+    wanted = ceil_div(machine.cores, max(1, rows))
+    chunks = nearest_divisor(length, wanted)
+    return chunks if wanted <= chunks <= wanted * TASKS_PER_CORE * 2 else wanted
+
+
+def _vectors(lanes: int, length: int | None) -> tuple[int, int]:
+    """Lanes and vectors of partial results for a row of ``length``."""
+    if lanes == 1 or (length is not None and length < lanes * MIN_STEPS):
+        return 1, 1
+    vectors = MAX_PARTIAL_VECTORS
+    while vectors > 1 and length is not None and length < lanes * vectors * vectors * MIN_STEPS:
+        vectors //= 2
+    return lanes, vectors
+
+
+def _row_prefix(match: StageMatch, chunks: int) -> int:
+    block = match.stage.anchor
+    live = [i for i in block.spatial if block.iters[i].loop >= 0]
+    extents = [block.extent(i) for i in live] + ([chunks] if chunks > 1 else [])
+    return parallel_prefix(extents, match.machine)
+
+
+def schedule_rows(nest: Nest, plan: RowPlan) -> None:
+    """Apply ``plan`` to the anchor."""
+    sch, block, handle = nest.sch, nest.stage.anchor, nest.anchor
+    inner = _fuse_run(sch, handle, block, plan.suffix)
+    depth = sum(1 for i in block.spatial if block.iters[i].loop >= 0)
+    rank = len(block.spatial)
+    if plan.chunks > 1:
+        chunk, _ = sch.split(inner, [plan.chunks, None])
+        loops = list(sch.get_loops(handle))
+        sch.reorder(*loops[:depth], chunk, *loops[depth:-2], loops[-1])
+        handle = sch.rfactor(chunk, factor_axis=rank)
+        inner = sch.get_loops(handle)[-1]
+        depth, rank = depth + 1, rank + 1
+    if plan.lanes > 1:
+        _partial_lanes(nest, plan, handle, inner, depth, rank)
+    else:
+        if plan.ragged and plan.chunks > 1:
+            sch.annotate(inner, steps.PARTITION_HINT, 1)
+        steps.parallelise(sch, sch.get_loops(handle)[:depth][: plan.parallel])
+
+
+def _fuse_run(sch: Schedule, handle: SBlockRV, block: Block, suffix: int) -> LoopRV:
+    """``for k, i, h, w`` → ``for i, k, hw`` with the contiguous run innermost; returns its loop."""
+    loops = steps.iter_loops(sch, handle, block)
+    live = [it for it in block.iters if it.loop >= 0]
+    spatial = [loop for loop, it in zip(loops, live) if it.kind == "S"]
+    reduce = [loop for loop, it in zip(loops, live) if it.kind == "R"]
+    if spatial:
+        sch.reorder(*spatial, *reduce)
+    return steps.fuse(sch, reduce[len(reduce) - suffix :])
+
+
+def _partial_lanes(
+    nest: Nest, plan: RowPlan, handle: SBlockRV, inner: LoopRV, depth: int, rank: int
+) -> None:
+    """``for k: y += x`` → ``for k0: for k1 in lanes: acc[k1] += x``, then ``for k1: y += acc[k1]``."""
+    sch = nest.sch
+    _, width = sch.split(inner, [None, nest.draw(plan.width)])
+    partial = sch.rfactor(width, factor_axis=rank)
+    sch.set_scope(partial, 0, "local")
+    loops = list(sch.get_loops(partial))
+    first, step = loops[depth], loops[-2]
+    if plan.ragged:
+        sch.annotate(step, steps.PARTITION_HINT, 1)
+    steps.vectorise_columns(sch, loops[-1], plan.lanes)
+    if depth:
+        sch.reverse_compute_at(handle, loops[depth - 1])
+        steps.parallelise(sch, loops[:depth][: plan.parallel])
+    init = sch.decompose_reduction(partial, first)
+    _vectorise_init(sch, init)
+
+
+def _vectorise_init(sch: Schedule, init: SBlockRV) -> None:
+    """The init nest copies the split of the update's lanes: unroll the outer, vectorise the inner."""
+    unrolled, lane = sch.get_loops(init)[-2:]
+    sch.unroll(unrolled)
+    sch.vectorize(lane)

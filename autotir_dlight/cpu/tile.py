@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions in a register tile, operands read in place: direct convolution, pooling, column sums, GEMV.
+
+::
+
+    parallel outer tiles:
+        acc[rows][vectors·lanes] = 0              # registers
+        for k...:                                 # the last ones unrolled
+            unrolled i in rows, j0 in vectors:
+                vectorised j1 in lanes:
+                    acc[i][j0, j1] += A[i, k] * B[k, j0, j1]
+        Y[tile] = epilogue(acc)                   # still in registers
+
+The innermost axis of the result is the vector; the other operand is broadcast, one load a row. Tiles divide the
+extents exactly, so that nothing in the loop is conditional. Where no full vector divides the innermost extent, or
+the window makes the read strided, a row buffer is accumulated instead and its loop is left to LLVM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import steps
+from .._tvm import LoopRV, SBlockRV, Schedule
+from ..blocks import Access, Block
+from ..expressions import floor_divisors
+from .blocking import (
+    RegisterTile,
+    choose_tile,
+    nearest_divisor,
+    parallel_prefix,
+    unrolled_reduce,
+)
+from .map import SerialPlan, contiguous, flat
+from .nest import Nest, StageMatch, is_parallel, result_lanes
+
+# Longest row buffer (elements) of the form that is left to LLVM; 4 KiB of float32 stays in the L1 cache.
+MAX_ROW_BUFFER = 1024
+# Pool rows of a register tile when each row has vector loads of its own.
+ROW_ITERS_WITHOUT_BROADCAST = 4
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """``row`` is the iterator tiled by ``rows`` (-1: none); ``columns`` the iterators fused into the vector.
+
+    ``lanes`` 1 means a row buffer of ``vectors`` elements whose loop LLVM vectorises. ``pack_rows`` packs the
+    broadcast operand, a constant, into ``[row tile][k][rows]`` once, at compile time.
+    """
+
+    kind: str
+    row: int
+    columns: tuple[int, ...]
+    rows: int
+    vectors: int
+    lanes: int
+    unroll: int
+    parallel: int
+    pack_rows: bool
+    cost: int
+
+
+def column_run(match: StageMatch) -> tuple[int, ...]:
+    """The trailing spatial iterators that every access walks as one contiguous run."""
+    stage, block = match.stage, match.stage.anchor
+    live = [i for i in block.spatial if block.iters[i].loop >= 0 and block.extent(i) != 1]
+    if not live:
+        return ()
+    accesses = [block.writes[0], *stage.reads, *(stage.epilogue.reads if stage.epilogue else ())]
+    run = [live[-1]]
+    for i in reversed(live[:-1]):
+        if block.extent(run[0]) is None or i in stage.branch_iters:
+            break
+        if not all(_flat_spatial(a, block, i, run[0], stage) for a in accesses):
+            break
+        run.insert(0, i)
+    return tuple(run)
+
+
+def _flat_spatial(access: Access, block: Block, i: int, j: int, stage: object) -> bool:
+    width = max((len(r) for r in access.coefficients if r is not None), default=0)
+    if width == len(block.iters):
+        return flat(access, block, i, j)
+    # An epilogue's access: its iterators are the anchor's spatial ones, in order.
+    positions = {it: p for p, it in enumerate(block.spatial)}
+    outer, inner = access.stride(positions[i]), access.stride(positions[j])
+    extent = block.extent(j)
+    if outer is None or inner is None or extent is None:
+        return False
+    return outer == 0 == inner or outer == inner * extent
+
+
+def plan_tile(match: StageMatch) -> TilePlan | SerialPlan:
+    """The plan of a reduction with a spatial innermost axis."""
+    stage, block = match.stage, match.stage.anchor
+    if any(it.extent == 0 for it in block.iters):
+        return SerialPlan("serial", "no elements")
+    run = column_run(match)
+    if not run or block.value is None or not block.writes_identity():
+        return _outer_only(match)
+    column = run[-1]
+    vector = column not in stage.branch_iters and all(contiguous(r, column) for r in stage.reads)
+    extent = block.volume(run)
+    if not vector or extent is None:
+        return _row_buffer(match, run)
+    row, broadcast = _row_iter(match, run)
+    tile = choose_tile(
+        _row_extent(match, row), extent, result_lanes(match), match.machine, exact=True, broadcast_rows=broadcast
+    )
+    if tile.lanes * tile.vectors < result_lanes(match) and tile.lanes < result_lanes(match) // 2:
+        return _row_buffer(match, run)
+    return _tile_plan(match, run, row, tile, broadcast)
+
+
+def _row_iter(match: StageMatch, run: tuple[int, ...]) -> tuple[int, bool]:
+    """The iterator that gives the tile its rows, and whether a row costs one broadcast load."""
+    stage, block = match.stage, match.stage.anchor
+    if stage.contraction is not None:
+        rows = [i for i in stage.contraction.rows if i not in run and (block.extent(i) or 1) > 1]
+        if rows:
+            return rows[-1], True
+        grouped = _group_iter(match, run)
+        if grouped is not None:
+            return grouped, True
+    others = [i for i in block.spatial if i not in run and (block.extent(i) or 1) > 1]
+    if others and stage.contraction is not None and others[-1] in stage.contraction.columns:
+        return others[-1], False
+    return -1, False
+
+
+def group_size(access: Access, block: Block, i: int) -> int | None:
+    """``g`` where the access depends on iterator ``i`` through ``i // g`` alone, as in a grouped convolution."""
+    sizes: set[int] = set()
+    for index in access.indices:
+        found = floor_divisors(index, block.iters[i].var)
+        if found is None:
+            return None
+        sizes.update(found)
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _group_iter(match: StageMatch, run: tuple[int, ...]) -> int | None:
+    """A grouped convolution's output channel: its neighbours in a group share every input element."""
+    stage, block = match.stage, match.stage.anchor
+    assert stage.contraction is not None
+    read = stage.reads[stage.contraction.vector_read]
+    for i in stage.contraction.batch:
+        if i not in run and (group_size(read, block, i) or 1) > 1:
+            return i
+    return None
+
+
+def _row_extent(match: StageMatch, row: int) -> int:
+    """The extent that a tile's rows must divide: the iterator's, or the group's."""
+    stage, block = match.stage, match.stage.anchor
+    if row < 0:
+        return 1
+    if stage.contraction is not None and row in stage.contraction.batch:
+        group = group_size(stage.reads[stage.contraction.vector_read], block, row)
+        if group:
+            return group
+    return block.extent(row) or 1
+
+
+def _tile_plan(
+    match: StageMatch, run: tuple[int, ...], row: int, tile: RegisterTile, broadcast: bool
+) -> TilePlan:
+    stage, block = match.stage, match.stage.anchor
+    body = tile.rows * tile.vectors * max(1, len(stage.reads) - 1)
+    extents = [block.extent(i) for i in block.reduce if block.iters[i].loop >= 0]
+    parallel = 0
+    if is_parallel(match, tile.lanes):
+        parallel = parallel_prefix(_outer_extents(block, run, row, tile), match.machine)
+    pack = False
+    if broadcast and stage.contraction is not None:
+        read = stage.reads[stage.contraction.row_read]
+        pack = match.view.is_constant_weight(read.buffer) and read.affine
+    cost = round(1000 * tile.cost)
+    return TilePlan(
+        "tile", row, run, tile.rows, tile.vectors, tile.lanes, unrolled_reduce(extents, body), parallel, pack,
+        cost,
+    )
+
+
+def _outer_iters(block: Block, run: tuple[int, ...], row: int) -> list[int]:
+    live = [i for i in block.spatial if block.iters[i].loop >= 0]
+    return [i for i in live if i not in run and i != row]
+
+
+def _outer_extents(block: Block, run: tuple[int, ...], row: int, tile: RegisterTile) -> list[int | None]:
+    extents = [block.extent(i) for i in _outer_iters(block, run, row)]
+    columns = block.volume(run)
+    extents.append(None if columns is None else columns // tile.columns)
+    if row >= 0:
+        extents.append((block.extent(row) or 1) // tile.rows)
+    return extents
+
+
+def _row_buffer(match: StageMatch, run: tuple[int, ...]) -> TilePlan | SerialPlan:
+    """Accumulate a row of the result in a buffer of its own; LLVM vectorises the loop over it."""
+    block = match.stage.anchor
+    column = run[-1]
+    extent = block.extent(column)
+    if extent is None:
+        return _outer_only(match)
+    chunk = extent if extent <= MAX_ROW_BUFFER else nearest_divisor(extent, MAX_ROW_BUFFER)
+    tile = RegisterTile(1, chunk, 1, 0, 0.0)
+    parallel = 0
+    if is_parallel(match, result_lanes(match)):
+        parallel = parallel_prefix(_outer_extents(block, (column,), -1, tile), match.machine)
+    return TilePlan("tile", -1, (column,), 1, chunk, 1, 0, parallel, False, 4000)
+
+
+def _outer_only(match: StageMatch) -> TilePlan | SerialPlan:
+    """Parallel over the spatial iterators, the reduction as it is."""
+    block = match.stage.anchor
+    live = [i for i in block.spatial if block.iters[i].loop >= 0]
+    if not live or block.opaque:
+        return SerialPlan("serial", block.opaque or "a single result")
+    if not is_parallel(match, result_lanes(match)):
+        return SerialPlan("serial", "too little work to wake threads")
+    prefix = parallel_prefix([block.extent(i) for i in live], match.machine)
+    return TilePlan("tile", -1, (), 1, 1, 1, 0, prefix, False, 8000)
+
+
+def schedule_tile(nest: Nest, plan: TilePlan) -> None:
+    """Apply ``plan`` to the anchor and its epilogue."""
+    sch, block = nest.sch, nest.stage.anchor
+    if not plan.columns:
+        loops = steps.iter_loops(sch, nest.anchor, block)
+        live = [it for it in block.iters if it.loop >= 0]
+        spatial = [loop for loop, it in zip(loops, live) if it.kind == "S"]
+        sch.reorder(*spatial, *[loop for loop, it in zip(loops, live) if it.kind == "R"])
+        steps.parallelise(sch, spatial[: plan.parallel])
+        return
+    if plan.pack_rows:
+        _pack_rows(nest, plan)
+    final = _accumulate_locally(nest, plan)
+    outer, reduce = _tile_loops(nest, plan)
+    sch.reverse_compute_at(final, outer[-1])
+    _vectorise_final(sch, final, len(outer), plan)
+    unrolled = reduce[len(reduce) - plan.unroll :] if plan.unroll else []
+    for loop in unrolled:
+        sch.unroll(loop)
+    _vectorise_tile(sch, nest.anchor, plan)
+    if plan.parallel:
+        steps.parallelise(sch, outer[: plan.parallel])
+    init = sch.decompose_reduction(nest.anchor, reduce[0])
+    _vectorise_tile(sch, init, plan)
+
+
+def _pack_rows(nest: Nest, plan: TilePlan) -> None:
+    """``W[m, k]`` → ``W'[m / rows, k, m % rows]``, moved to compile time by the layout rewrite."""
+    sch, stage = nest.sch, nest.stage
+    assert stage.contraction is not None
+    read = stage.reads[stage.contraction.row_read]
+    position = steps.reads_index(sch, nest.anchor, read.buffer)
+    packed = sch.cache_read(nest.anchor, position, "global")
+    dim = next(d for d, row in enumerate(read.coefficients) if row is not None and row[plan.row])
+    rows = plan.rows
+
+    def layout(*index: object) -> list[object]:
+        head, tail = list(index), index[dim]
+        head[dim] = tail // rows  # type: ignore[operator]
+        return [*head, tail % rows]  # type: ignore[operator]
+
+    rank = len(read.coefficients)
+    sch.transform_layout(nest.anchor, ("read", position), steps.index_map(sch, nest.anchor, layout, rank))
+    sch.annotate(packed, steps.LAYOUT_REWRITE, True)
+
+
+def _accumulate_locally(nest: Nest, plan: TilePlan) -> SBlockRV:
+    """Give the anchor's result a local buffer; returns the block that writes the tile out."""
+    sch = nest.sch
+    if nest.epilogue is None:
+        final = sch.cache_write(nest.anchor, 0, "local")
+    else:
+        sch.set_scope(nest.anchor, 0, "local")
+        final = nest.epilogue
+    if len(plan.columns) > 1:
+        steps.fuse_columns(sch, nest.anchor, final, nest.stage.anchor, plan.columns)
+    return final
+
+
+def _tile_loops(nest: Nest, plan: TilePlan) -> tuple[list[LoopRV], list[LoopRV]]:
+    """Split and order the anchor's loops: outer tiles, reductions, then rows, vectors and lanes."""
+    sch, block = nest.sch, nest.stage.anchor
+    loops = dict(steps.loops_after_fusion(sch, nest.anchor, block, plan.columns))
+    column = loops[plan.columns[0]]
+    tiles, *inner = sch.split(column, [None, plan.vectors, plan.lanes] if plan.lanes > 1 else [None, plan.vectors])
+    outer = [loops[i] for i in _outer_iters(block, plan.columns, plan.row)] + [tiles]
+    if plan.row >= 0:
+        row_tiles, rows = sch.split(loops[plan.row], [None, plan.rows])
+        outer.append(row_tiles)
+        inner.insert(0, rows)
+    reduce = [loops[i] for i in block.reduce if i in loops]
+    sch.reorder(*outer, *reduce, *inner)
+    return outer, reduce
+
+
+def _vectorise_tile(sch: Schedule, handle: SBlockRV, plan: TilePlan) -> None:
+    if plan.lanes <= 1:
+        return
+    loops = sch.get_loops(handle)
+    sch.vectorize(loops[-1])
+    sch.unroll(loops[-2])
+    if plan.row >= 0:
+        sch.unroll(loops[-3])
+
+
+def _vectorise_final(sch: Schedule, final: SBlockRV, depth: int, plan: TilePlan) -> None:
+    if plan.lanes <= 1:
+        return
+    own = list(sch.get_loops(final))[depth:]
+    steps.vectorise_columns(sch, own[-1], plan.lanes)
+    for loop in own[:-1]:
+        sch.unroll(loop)
