@@ -57,6 +57,10 @@ class Progress:
     ) -> None:
         self._bar.close()
 
+    def note(self, text: str) -> None:
+        """Print a line above the bar, on stderr, terminal or not."""
+        self._bar.write(text, file=sys.stderr)
+
     def step(self, name: str) -> None:
         """Begin the step ``name``; the one before it is done."""
         if self._started:

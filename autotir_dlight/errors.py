@@ -41,7 +41,7 @@ def first_line(err: BaseException) -> str:
 
 
 class RuleBug(RuntimeError):
-    """A rule took a function and then failed to schedule it: a defect of the rule, with all that repeats it."""
+    """A rule took a function and then failed to schedule it: a defect of the rule, with what repeats it."""
 
     def __init__(self, rule: str, plan: object, func: object, cause: BaseException) -> None:
         self.rule, self.plan, self.func, self.cause = rule, plan, func, cause

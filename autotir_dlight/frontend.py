@@ -46,6 +46,15 @@ class TensorInfo:
         """Whether every dimension is a number."""
         return all(isinstance(dim, int) for dim in self.shape)
 
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as numbers; raises ``ModelError`` where a dimension is open."""
+        if not self.is_static:
+            raise ModelError(
+                f"the input {self} has open dimensions: give it a shape with --shape {self.name}=…"
+            )
+        return tuple(int(dim) for dim in self.shape)
+
     def __str__(self) -> str:
         return f"{self.name} ({self.dtype}, {' x '.join(map(str, self.shape)) or 'a single number'})"
 

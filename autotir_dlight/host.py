@@ -154,7 +154,7 @@ _MACOS_FLAGS = {
     "hw.optional.arm.FEAT_FCMA": "complxnum",
 }
 
-_X86_KNOWN = frozenset(_X86_RENAMED.values()) | _X86_SAME | _X86_UNREPORTED
+X86_KNOWN = frozenset(_X86_RENAMED.values()) | _X86_SAME | _X86_UNREPORTED
 _ARM_KNOWN = frozenset(_ARM_LINUX.values())
 
 
@@ -233,7 +233,7 @@ def choose_mcpu(cpu: HostCpu, implied: Callable[[str], frozenset[str]]) -> tuple
     if cpu.arch not in CPU_MODELS:
         return "", ()
     x86 = cpu.arch == "x86_64"
-    known, computing = (_X86_KNOWN, X86_FEATURES - AMX) if x86 else (_ARM_KNOWN, ARM_FEATURES)
+    known, computing = (X86_KNOWN, X86_FEATURES - AMX) if x86 else (_ARM_KNOWN, ARM_FEATURES)
     present = cpu.features - AMX
     base = _base_name(cpu.arch, present)
 
@@ -368,18 +368,18 @@ def cgroup_cores(read: Callable[[str], str]) -> float | None:
     directory up to the mount point is looked at.
     """
     quotas: list[float] = []
-    for line in read("/proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+    for controllers, path in re.findall(
+        r"^\d+:([^:]*):(/.*)$", read("/proc/self/cgroup"), flags=re.MULTILINE
+    ):
         if not controllers:
             for folder in _parents("/sys/fs/cgroup", path):
                 quota, _, period = read(f"{folder}/cpu.max").partition(" ")
                 quotas += _quota(quota, period)
         elif "cpu" in controllers.split(","):
-            for folder in _parents(f"/sys/fs/cgroup/{controllers}", path) + _parents(
-                "/sys/fs/cgroup/cpu", path
-            ):
-                quotas += _quota(read(f"{folder}/cpu.cfs_quota_us"), read(f"{folder}/cpu.cfs_period_us"))
+            for mount in (f"/sys/fs/cgroup/{controllers}", "/sys/fs/cgroup/cpu"):
+                for folder in _parents(mount, path):
+                    quota, period = (read(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+                    quotas += _quota(quota, period)
     return min(quotas, default=None)
 
 

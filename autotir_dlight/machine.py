@@ -244,6 +244,7 @@ apple-a16         apple-a15       -                                            1
 apple-a17         apple-a15       -                                            128  4096   8  4 4
 apple-m3          apple-a15       -                                            128  4096   8  4 4
 apple-m4          apple-a15       sme2                                         128  4096   8  4 4
+apple-m5          apple-m4        -                                            128  4096   8  4 4
 """
 
 _LINE_BYTES = {"apple": 128, "a64fx": 256}

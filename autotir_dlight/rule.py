@@ -75,7 +75,7 @@ class Rule(ScheduleRule):
         """Match ``func`` and rank the plans, with the user's overrides applied."""
         if not self.is_target_available(target):
             return Reject(f"the rule is for CPUs and the target is {target.kind.name}")
-        machine = CpuMachine.from_target(target)
+        machine = _machine_of(str(target), target)
         match = self.match(FuncView.of(func) if view is None else view, machine)
         if isinstance(match, Reject):
             return match
@@ -102,6 +102,16 @@ class Rule(ScheduleRule):
         if tunable:
             return [self.build(func, decision, plan, tunable=True) for plan in decision.plans]
         return self.build(func, decision, decision.plan)
+
+
+_MACHINES: dict[str, CpuMachine] = {}
+
+
+def _machine_of(key: str, target: Target) -> CpuMachine:
+    """The machine of a target, worked out once a target and process."""
+    if key not in _MACHINES:
+        _MACHINES[key] = CpuMachine.from_target(target)
+    return _MACHINES[key]
 
 
 def plan_structure(plan: Any, prefix: str = "") -> dict[str, Any]:

@@ -163,16 +163,30 @@ def verify(
     rng = np.random.default_rng(seed)
     entries: list[VerifyEntry] = []
     for name, func in functions.items():
-        for env in environments(func, shapes):
-            if isinstance(func, relax.Function):
-                case: _Case = _RelaxCase(name, func, env, pair, rtol, module)
-            else:
-                case = _Case(name, func, env, pair, rtol)
-            found = case.entries(rng)
-            entries += found
-            if any(entry.error for entry in found):
-                break
+        entries += _function_entries(name, func, shapes, rtol, pair, module, rng)
     return VerifyReport(str(target), tuple(entries))
+
+
+def _function_entries(
+    name: str,
+    func: Any,
+    shapes: Mapping[str, int] | None,
+    rtol: float | None,
+    pair: tuple[_Program, _Program],
+    module: Any,
+    rng: np.random.Generator,
+) -> list[VerifyEntry]:
+    """The entries of one function at each choice of extents, up to the first that cannot be run."""
+    entries: list[VerifyEntry] = []
+    for env in environments(func, shapes):
+        if isinstance(func, relax.Function):
+            case: _Case = _RelaxCase(name, func, env, pair, rtol, module)
+        else:
+            case = _Case(name, func, env, pair, rtol)
+        entries += case.entries(rng)
+        if entries[-1:] and entries[-1].error:
+            break
+    return entries
 
 
 def run_primfunc(func: Any, args: Sequence[Any], target: Any = None, name: str = "main") -> list[np.ndarray]:
@@ -253,7 +267,7 @@ class _Program:
     def __init__(self, label: str, program: Any, target: Any) -> None:
         self.label, self._target = label, target
         self._source = program if isinstance(program, IRModule) else None
-        self._built = None if self._source else program
+        self._built: Any = None if self._source else program
         self._failed = False
 
     def function(self, name: str) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test runs strictly (a rule's bug is an error) and on two threads, so that parallel loops are parallel."""
+"""Every test runs strictly (a rule's bug is an error) and on two threads, so that loops are parallel."""
 
 import os
 from collections.abc import Callable

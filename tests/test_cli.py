@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line in this process, and once as a program."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -119,7 +120,8 @@ def test_explain(model, tmp_path, capsys):
     report = dl.Report.from_json(capsys.readouterr().out)
     assert any(entry.rule for entry in report)
     assert main(["explain", model, "--shape", "x=2,8"]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == str(report).rstrip("\n") or len(report) > 0
+    said = capsys.readouterr().out
+    assert all(entry.line() in said for entry in report)
 
 
 @pytest.mark.slow
@@ -129,7 +131,7 @@ def test_bench(model, arrays, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert [score["contender"] for score in answer["scores"]] == ["ours", "plain TVM"]
     assert answer["reference"] == "plain TVM"
-    assert answer["passed"]
+    assert answer["verdict"] == "agrees"
     assert answer["scheduling"]["functions"] > 0
 
 
@@ -149,13 +151,25 @@ def test_bench(model, arrays, capsys):
         (["compile", "{model}", "-o", "{tmp}/m.so", "--shape", "x=1"], "has 1 dimensions instead of 2"),
         (["compile", "{model}", "-o", "{tmp}/m.so", "--shape", "x=1,9"], "which the model fixes at 8"),
         (["compile", "{model}", "-o", "{tmp}/m.so", "--shape", "x=0,8"], "dimensions are positive"),
-        (["compile", "{model}", "-o", "{tmp}/m.so", "--shape", "x:1,8"], "is not of the form NAME=1,3,320,320"),
-        (["compile", "{model}", "-o", "{tmp}/m.so", "--shape", "x=1,8", "--shape", "x=2,8"], "more than once"),
+        (
+            ["compile", "{model}", "-o", "{tmp}/m.so", "--shape", "x:1,8"],
+            "is not of the form NAME=1,3,320,320",
+        ),
+        (
+            ["compile", "{model}", "-o", "{tmp}/m.so", "--shape", "x=1,8", "--shape", "x=2,8"],
+            "more than once",
+        ),
         (["explain", "{model}", "--target", "znver9"], "'znver9' is unknown: did you mean znver"),
         (["explain", "{model}", "--target", ""], "is unknown"),
         (["explain", "{model}", "--target", '{"kind": "lvm"}'], "is not one that TVM knows"),
-        (["explain", "{model}", "--target", '{"kind": "llvm", "mcpu": "znver9"}'], "mcpu 'znver9' is unknown"),
-        (["explain", "{model}", "--target", '{"kind": "llvm", "mtriple": "zork-x-y"}'], "'zork-x-y' is unknown"),
+        (
+            ["explain", "{model}", "--target", '{"kind": "llvm", "mcpu": "znver9"}'],
+            "mcpu 'znver9' is unknown",
+        ),
+        (
+            ["explain", "{model}", "--target", '{"kind": "llvm", "mtriple": "zork-x-y"}'],
+            "'zork-x-y' is unknown",
+        ),
         (["explain", "{model}", "--target", "{"], "is not one that TVM knows"),
         (["bench", "{model}", "--target", "neoverse-n2"], "does not run on this machine"),
         (["bench", "{model}"], "has open dimensions: give it a shape with --shape x="),
@@ -170,7 +184,12 @@ def test_bad_input_is_one_sentence(arguments, words, model, onnx_file, tmp_path,
     text, garbage = tmp_path / "text.onnx", tmp_path / "garbage.so"
     text.write_text("this is not a model")
     garbage.write_bytes(b"\x7fELF and then nothing")
-    names = {"{model}": model, "{det}": str(onnx_file(DET, "det.onnx")), "{text}": str(text), "{garbage}": str(garbage)}
+    names = {
+        "{model}": model,
+        "{det}": str(onnx_file(DET, "det.onnx")),
+        "{text}": str(text),
+        "{garbage}": str(garbage),
+    }
     before = sorted(tmp_path.iterdir())
     filled = [names.get(argument, argument.replace("{tmp}", str(tmp_path))) for argument in arguments]
     assert words in fails(capsys, filled)
@@ -179,7 +198,9 @@ def test_bad_input_is_one_sentence(arguments, words, model, onnx_file, tmp_path,
 
 def test_arrays_that_do_not_fit(library, arrays, tmp_path, capsys):
     x, b = arrays
-    wrong_type, wrong_shape, pickled = (str(tmp_path / f"{name}.npy") for name in ("type", "shape", "pickled"))
+    wrong_type, wrong_shape, pickled = (
+        str(tmp_path / f"{name}.npy") for name in ("type", "shape", "pickled")
+    )
     np.save(wrong_type, np.zeros((2, 8)))
     np.save(wrong_shape, np.zeros((3, 8), "float32"))
     np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
@@ -254,15 +275,9 @@ class _Broken(ScheduleRule):
 @pytest.fixture
 def broken_rule(monkeypatch):
     """The default rules with a broken one before them."""
-    import importlib
-
-    rules = dl.rules
-    for module in ("explain", "relax.pipeline"):
-        monkeypatch.setattr(
-            importlib.import_module(f"autotir_dlight.{module}"),
-            "rules",
-            lambda target: (_Broken(), *rules(target)),
-        )
+    for module, name in (("explain", "rules"), ("relax.pipeline", "default_rules")):
+        place = importlib.import_module(f"autotir_dlight.{module}")
+        monkeypatch.setattr(place, name, lambda target: [_Broken(), *dl.rules(target)])
 
 
 def test_a_rule_that_raises_fails_in_strict_mode(broken_rule, model, tmp_path, capsys):
@@ -272,7 +287,9 @@ def test_a_rule_that_raises_fails_in_strict_mode(broken_rule, model, tmp_path, c
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_rule_that_raises_is_reported_and_the_next_is_tried(broken_rule, model, tmp_path, monkeypatch, capsys):
+def test_a_rule_that_raises_is_reported_and_the_next_is_tried(
+    broken_rule, model, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("AUTOTIR_STRICT", "0")
     assert main(["explain", model, "--shape", "x=2,8", "--json"]) == 0
     report = dl.Report.from_json(capsys.readouterr().out)
@@ -293,7 +310,9 @@ def test_as_a_program(tmp_path):
     root = Path(__file__).parents[1]
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=root)
     assert all(name in done.stdout for name in ("compile", "run", "explain", "bench"))
-    done = subprocess.run([*command, "explain", "none.onnx"], capture_output=True, text=True, check=False, cwd=root)
+    done = subprocess.run(
+        [*command, "explain", "none.onnx"], capture_output=True, text=True, check=False, cwd=root
+    )
     assert done.returncode == 2
     assert done.stderr.strip() == (
         "autotir-dlight explain: there is no file 'none.onnx': give the path of an ONNX file"

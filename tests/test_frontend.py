@@ -191,7 +191,7 @@ def test_unsupported_operators_are_all_named(onnx_file):
 
 def test_operator_that_onnx_does_not_know_is_named(onnx_file):
     path = onnx_file("g (float[2] x) => (float[2] y) { y = Frobnicate(x) }")
-    with pytest.raises(ModelError, match="does not support the operator Frobnicate$"):
+    with pytest.raises(ModelError, match=r"does not support the operator Frobnicate$"):
         load_onnx(path)
 
 

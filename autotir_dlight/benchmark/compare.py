@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..artifact import numpy_dtype
-from ..errors import ModelError
 from ..frontend import TensorInfo
 
 # The largest difference, as a share of the largest output, that changing the order of sums explains.
@@ -26,9 +25,7 @@ def random_inputs(inputs: Sequence[TensorInfo], seed: int = 0) -> list[np.ndarra
 
 
 def _random(info: TensorInfo, rng: np.random.Generator) -> np.ndarray:
-    shape = [dim for dim in info.shape if isinstance(dim, int)]
-    if len(shape) != len(info.shape):
-        raise ModelError(f"the input {info} has open dimensions: give it a shape with --shape {info.name}=…")
+    shape = info.static_shape
     dtype = numpy_dtype(info.dtype)
     if dtype == np.bool_:
         return rng.integers(0, 2, shape).astype(dtype)

@@ -23,7 +23,7 @@ class Job:
 
     ``contender`` is a key of :data:`CONTENDERS`, ``model`` an ONNX file, ``shapes`` its input shapes by name,
     ``target`` TVM's target as JSON, ``library`` the file of a compiled model (the contender ``library`` reads
-    it, ``ours`` writes it where it is given), ``explain`` whether ours reports on its schedules.
+    it, ``ours`` writes it where it is given).
     """
 
     contender: str
@@ -32,7 +32,6 @@ class Job:
     threads: int = 1
     target: str = ""
     library: str = ""
-    explain: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The job as plain data, for :meth:`from_dict`."""
@@ -97,59 +96,64 @@ class Library(_Tvm):
         return {"version": job.library}
 
 
-class PlainTvm(_Tvm):
-    """``tvm.compile`` with its default pipeline, for the same target as ours."""
+class _Compiled(_Tvm):
+    """A model compiled here, by the pipeline of a subclass."""
 
-    def _pipeline(self, target: Any) -> Any:
-        return "default"
-
-    def load(self, job: Job) -> dict[str, Any]:
+    def _compile(self, job: Job, pipeline: Any) -> tuple[Any, dict[str, Any]]:
         import tvm
 
         from ..artifact import compile_model
         from ..frontend import load_onnx
 
         model = load_onnx(job.model, job.shapes)
-        target = tvm.target.Target(json.loads(job.target))
         start = time.perf_counter()
-        executable = compile_model(model, target, self._pipeline(target))
-        facts = {"version": tvm.__version__, "compile_seconds": time.perf_counter() - start}
+        executable = compile_model(model, _target(job), pipeline)
+        seconds = time.perf_counter() - start
         self._start(executable, job.threads)
-        return facts | self._more(model, target, executable, job)
-
-    def _more(self, model: Any, target: Any, executable: Any, job: Job) -> dict[str, Any]:
-        return {}
+        return executable, {"version": tvm.__version__, "compile_seconds": seconds}
 
 
-class Ours(PlainTvm):
+def _target(job: Job) -> Any:
+    import tvm
+
+    return tvm.target.Target(json.loads(job.target))
+
+
+class PlainTvm(_Compiled):
+    """``tvm.compile`` with its default pipeline, for the same target as ours."""
+
+    def load(self, job: Job) -> dict[str, Any]:
+        return self._compile(job, "default")[1]
+
+
+class Ours(_Compiled):
     """``tvm.compile`` with this package's pipeline."""
 
-    def _pipeline(self, target: Any) -> Any:
-        import autotir_dlight as dl
-
-        return dl.pipeline(target)
-
-    def _more(self, model: Any, target: Any, executable: Any, job: Job) -> dict[str, Any]:
+    def load(self, job: Job) -> dict[str, Any]:
         import autotir_dlight as dl
 
         from ..artifact import link, replacing
 
+        target = _target(job)
+        report = dl.Report(target=str(target))
+        executable, facts = self._compile(job, dl.pipeline(target, report=report))
         if job.library:
             with replacing(job.library) as draft:
                 link(executable, draft)
-        report = json.loads(dl.explain(model.module, target).to_json()) if job.explain else None
-        return {"version": dl.__version__, "report": report}
+        return facts | {"version": dl.__version__, "report": json.loads(report.to_json())}
 
 
 class OnnxRuntime(Contender):
     """ONNX Runtime on its CPU provider."""
 
     needs = "onnxruntime"
+    level = "ORT_ENABLE_ALL"
 
     def load(self, job: Job) -> dict[str, Any]:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, self.level)
         options.intra_op_num_threads = job.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -166,6 +170,12 @@ class OnnxRuntime(Contender):
 
     def outputs(self) -> list[np.ndarray]:
         return [np.asarray(part) for part in self._result]
+
+
+class Unoptimised(OnnxRuntime):
+    """ONNX Runtime on the graph as it is in the file."""
+
+    level = "ORT_DISABLE_ALL"
 
 
 class OpenVino(Contender):
@@ -207,6 +217,7 @@ CONTENDERS: dict[str, type[Contender]] = {
     names.ONNX_RUNTIME: OnnxRuntime,
     names.OPENVINO: OpenVino,
     names.LIBRARY: Library,
+    names.UNOPTIMISED: Unoptimised,
 }
 
 

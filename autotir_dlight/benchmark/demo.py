@@ -23,9 +23,10 @@ from ..frontend import load_onnx
 from ..host import usable_cores
 from ..html import render
 from ..report import Report
+from .check import Task, target_json
 from .contenders import chosen
 from .fetch import MODELS, OCR, fetch
-from .models import Plan, Result, bench_model, target_json
+from .models import Result, bench_model
 from .names import ONNX_RUNTIME, OURS, PLAIN
 from .table import models_table
 
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as err:
         print(f"demo: {err}", file=sys.stderr)
         return 2
-    return 0 if all(result.passed for result in results) else 1
+    return 0 if all(result.verdict == "agrees" for result in results) else 1
 
 
 def demonstrate(names: list[str], folder: Path, turns: int) -> list[Result]:
@@ -53,10 +54,11 @@ def demonstrate(names: list[str], folder: Path, turns: int) -> list[Result]:
     with Progress(len(names) * (1 + len(contenders) + turns), "demo") as progress:
         for name in names:
             progress.step(f"fetching {name}")
-            library = str(folder / f"{name}.so")
-            plan = Plan(contenders, usable_cores(), target_json(dl.host_target()), turns, library)
-            results.append(_one(name, folder, plan, progress))
-            print(_verdict(results[-1]), file=sys.stderr, flush=True)
+            task = _task(name, folder)
+            result = dataclasses.replace(bench_model(task, contenders, turns, progress.step), model=name)
+            progress.note(_verdict(result))
+            _explain(result, folder / f"{name}.html")
+            results.append(result)
     table = models_table(results)
     print(f"\n{table}\n\n{usable_cores()} threads; libraries, explanations and figures are in {folder}/")
     (folder / "table.md").write_text(table + "\n", encoding="utf-8")
@@ -66,21 +68,25 @@ def demonstrate(names: list[str], folder: Path, turns: int) -> list[Result]:
     return results
 
 
-def _one(name: str, folder: Path, plan: Plan, progress: Progress) -> Result:
+def _task(name: str, folder: Path) -> Task:
     path = fetch(name)
     with native_output_hidden():
         model = load_onnx(path, MODELS[name].shapes)
-    result = bench_model(str(path), model, plan, tell=progress.step)
-    with replacing(folder / f"{name}.html") as draft:
-        draft.write_text(render(Report.from_json(json.dumps(result.report)), name), encoding="utf-8")
-    return dataclasses.replace(result, model=name)
+    arrays = MODELS[name].inputs(model.inputs)
+    target = target_json(dl.host_target())
+    return Task(str(path), model, arrays, target, usable_cores(), str(folder / f"{name}.so"))
+
+
+def _explain(result: Result, page: Path) -> None:
+    with replacing(page) as draft:
+        report = Report.from_json(json.dumps(result.report))
+        draft.write_text(render(report, result.model), encoding="utf-8")
 
 
 def _verdict(result: Result) -> str:
     ours = result.score(OURS)
-    assert ours is not None and ours.difference is not None, "both ours and the reference took part"
-    verdict = "agrees" if ours.difference.passed else "DISAGREES"
-    return f"{result.model} {verdict} with {result.reference}: {ours.difference}"
+    assert ours is not None and ours.difference is not None, "ours and the reference both took part"
+    return f"{result.model} {result.verdict} with {result.reference}: {ours.difference}"
 
 
 if __name__ == "__main__":

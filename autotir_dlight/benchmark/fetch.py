@@ -9,12 +9,17 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ..artifact import replacing
 from ..errors import ModelError, first_line
+from ..frontend import TensorInfo
+from .compare import random_inputs
+from .images import text_image
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class PackagedModel:
     """An ONNX file inside a wheel, and the shapes to give to its inputs.
 
     ``member`` is its path in the wheel of ``requirement``, which names one version, and ``sha256`` its hash.
+    ``reads`` says that it looks for text in a picture.
     """
 
     name: str
@@ -29,6 +35,11 @@ class PackagedModel:
     member: str
     sha256: str
     shapes: Mapping[str, tuple[int, ...]]
+    reads: bool = False
+
+    def inputs(self, infos: Sequence[TensorInfo]) -> list[np.ndarray]:
+        """Arrays that the model has something to say about, one for each of its inputs."""
+        return [text_image(info.static_shape) for info in infos] if self.reads else random_inputs(infos)
 
 
 _RAPIDOCR = "rapidocr-onnxruntime==1.4.4"
@@ -41,6 +52,7 @@ MODELS = {
             "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
             "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
             {"x": (1, 3, 320, 320)},
+            reads=True,
         ),
         PackagedModel(
             "rec",
@@ -48,6 +60,7 @@ MODELS = {
             "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
             "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
             {"x": (1, 3, 48, 320)},
+            reads=True,
         ),
         PackagedModel(
             "cls",
@@ -55,6 +68,7 @@ MODELS = {
             "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
             "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
             {"x": (1, 3, 48, 192)},
+            reads=True,
         ),
         PackagedModel(
             "nudenet",

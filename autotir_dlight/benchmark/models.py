@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
@@ -15,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckFailed
-from ..frontend import Model
-from .compare import Difference, compare, random_inputs
-from .contenders import Job, available
-from .names import LIBRARY, ONNX_RUNTIME, OURS, PLAIN
+from .check import Task, spread
+from .compare import Difference, compare
+from .names import ONNX_RUNTIME, OURS, PLAIN
 from .process import Worker
 
 # Thread pools keep spinning for a while after a run, up to 100 ms here; the next in turn waits that out.
@@ -49,13 +46,17 @@ class Score:
 
 @dataclass(frozen=True)
 class Result:
-    """All scores on one model, what they were compared with, and our report on its functions."""
+    """All scores on one model, what they were compared with, and our report on its functions.
+
+    ``spread`` is how far the reference is from itself, looked at only where ours is too far from it.
+    """
 
     model: str
     threads: int
     target: str
     reference: str
     scores: list[Score]
+    spread: Difference | None = None
     report: dict[str, Any] = field(default_factory=dict)
 
     def score(self, contender: str) -> Score | None:
@@ -63,10 +64,18 @@ class Result:
         return next((score for score in self.scores if score.contender == contender), None)
 
     @property
-    def passed(self) -> bool:
-        """Whether our outputs agree with the reference's, or there was nothing to compare them with."""
+    def verdict(self) -> str:
+        """Whether our outputs agree with the reference's.
+
+        ``"agrees"``, ``"disagrees"``, ``"undecided"`` (the reference does not agree with itself on these
+        inputs), or ``"not compared"``.
+        """
         ours = self.score(OURS)
-        return ours is None or ours.difference is None or ours.difference.passed
+        if ours is None or ours.difference is None:
+            return "not compared"
+        if ours.difference.passed:
+            return "agrees"
+        return "disagrees" if self.spread is None or self.spread.passed else "undecided"
 
     def scheduling(self) -> dict[str, float]:
         """How long our rules took: ``functions``, ``seconds`` together, ``seconds_a_function`` on average."""
@@ -78,72 +87,50 @@ class Result:
         """The result as plain data for JSON."""
         functions = {f["function"]: f["seconds"] for f in self.report.get("functions", [])}
         plain = {key: value for key, value in asdict(self).items() if key != "report"}
-        return plain | {"passed": self.passed, "scheduling": self.scheduling() | {"each": functions}}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a benchmark is run: who takes part, on how many threads, in how many turns.
-
-    ``target`` is TVM's target as JSON; ``library`` is where our compiled model is written, if at all.
-    """
-
-    contenders: Sequence[str]
-    threads: int
-    target: str
-    turns: int = 7
-    library: str = ""
+        return plain | {"verdict": self.verdict, "scheduling": self.scheduling() | {"each": functions}}
 
 
 Tell = Callable[[str], None]
+# The seconds of every run of every turn, by contender.
+Times = Mapping[str, list[list[float]]]
 
 
 def bench_model(
-    path: str,
-    model: Model,
-    plan: Plan,
-    arrays: Sequence[np.ndarray] | None = None,
-    tell: Tell = lambda step: None,
+    task: Task, contenders: Sequence[str], turns: int = 7, tell: Tell = lambda step: None
 ) -> Result:
-    """Run the contenders of ``plan`` on the ONNX file ``path``, of which ``model`` is the import.
+    """Run ``contenders`` on ``task`` in ``turns``; where ours takes part it writes the library of ``task``.
 
-    ``arrays`` are the inputs (random ones where there are none); ``tell`` hears of each step, one for each
-    contender and one for each of the turns.
+    ``tell`` hears of each step, one for each contender and one for each of the turns.
 
-    Raises ``ModelError`` where an input's shape is open, ``WorkerError`` where a contender fails.
+    Raises ``WorkerError`` where a contender fails.
     """
-    arrays = arrays if arrays is not None else random_inputs(model.inputs)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         workers, facts = [], {}
-        for name in plan.contenders:
+        for name in contenders:
             tell(f"preparing {name}")
-            worker = Worker(_job(name, path, model, plan, arrays), folder)
-            workers.append(stack.enter_context(worker))
-            facts[name] = worker.load(arrays)
-        times = _take_turns(workers, plan.turns, tell)
+            workers.append(stack.enter_context(Worker(task.job(name), folder)))
+            facts[name] = workers[-1].load(task.arrays)
+        times = _take_turns(workers, turns, tell)
         outputs = {worker.name: worker.outputs() for worker in workers}
+    return _result(task, facts, times, outputs)
+
+
+def _result(
+    task: Task, facts: Mapping[str, Any], times: Times, outputs: Mapping[str, list[np.ndarray]]
+) -> Result:
     reference = next((name for name in (ONNX_RUNTIME, PLAIN) if name in outputs), "")
-    names = [info.name for info in model.outputs]
-    differences = {
-        name: compare(outputs[name], outputs[reference], names) if reference not in ("", name) else None
-        for name in plan.contenders
-    }
-    scores = [_score(name, facts[name], times, differences[name]) for name in plan.contenders]
+    scores = []
+    own = None
+    for name in outputs:
+        difference = None
+        if reference not in ("", name):
+            difference = compare(outputs[name], outputs[reference], task.outputs)
+        if name == OURS and reference == ONNX_RUNTIME and difference and not difference.passed:
+            own = spread(task, outputs[reference])
+        scores.append(_score(name, facts[name], times, difference))
     report = facts.get(OURS, {}).get("report") or {}
-    return Result(Path(path).name, plan.threads, plan.target, reference, scores, report)
-
-
-def _job(name: str, path: str, model: Model, plan: Plan, arrays: Sequence[np.ndarray]) -> Job:
-    return Job(
-        contender=name,
-        model=path,
-        shapes={info.name: list(array.shape) for info, array in zip(model.inputs, arrays)},
-        threads=plan.threads,
-        target=plan.target,
-        library=plan.library if name in (OURS, LIBRARY) else "",
-        explain=name == OURS,
-    )
+    return Result(Path(task.path).name, task.threads, task.target, reference, scores, own, report)
 
 
 def _take_turns(workers: Sequence[Worker], turns: int, tell: Tell) -> dict[str, list[list[float]]]:
@@ -159,9 +146,7 @@ def _take_turns(workers: Sequence[Worker], turns: int, tell: Tell) -> dict[str, 
     return times
 
 
-def _score(
-    name: str, facts: Mapping[str, Any], times: Mapping[str, list[list[float]]], difference: Difference | None
-) -> Score:
+def _score(name: str, facts: Mapping[str, Any], times: Times, difference: Difference | None) -> Score:
     mine = [statistics.median(turn) for turn in times[name]]
     ratio = None
     if OURS in times:
@@ -177,33 +162,3 @@ def _score(
         runs=len(every),
         difference=difference,
     )
-
-
-def verify_library(
-    path: str, model: Model, plan: Plan, arrays: Sequence[np.ndarray] | None = None
-) -> tuple[str, Difference]:
-    """Compare the compiled model ``plan.library`` with ONNX Runtime, or plain TVM if that is not installed.
-
-    Takes what :func:`bench_model` takes; ``plan.contenders`` plays no part. Both run in processes of their
-    own, so that code which this CPU cannot run is an error and not the end.
-
-    Returns the reference's name and the difference. Raises ``CheckFailed`` where that is too large.
-    """
-    arrays = arrays if arrays is not None else random_inputs(model.inputs)
-    reference = ONNX_RUNTIME if available(ONNX_RUNTIME) else PLAIN
-    outputs = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in (LIBRARY, reference):
-            with Worker(_job(name, path, model, plan, arrays), Path(folder)) as worker:
-                worker.load(arrays)
-                worker.run(0.0, 1)
-                outputs.append(worker.outputs())
-    difference = compare(outputs[0], outputs[1], [info.name for info in model.outputs])
-    if not difference.passed:
-        raise CheckFailed(f"the compiled model disagrees with {reference}: {difference}")
-    return reference, difference
-
-
-def target_json(target: Any) -> str:
-    """TVM's target as a JSON text that ``tvm.target.Target(json.loads(text))`` reads back."""
-    return json.dumps(json.loads(str(target)))

@@ -9,3 +9,5 @@ OPENVINO = "OpenVINO"
 PUBLIC = (OURS, PLAIN, ONNX_RUNTIME, OPENVINO)
 # A compiled model from a file, for checking it.
 LIBRARY = "library"
+# Computes what ONNX Runtime computes in another order, which shows how far its own answer can be trusted.
+UNOPTIMISED = "ONNX Runtime without optimisations"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.kill()
         self._process.wait()
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # a request that a dead process never read is flushed once more
+            self._process.stdin.close()
         self._process.stdout.close()
 
     def load(self, arrays: Sequence[np.ndarray]) -> dict[str, Any]:

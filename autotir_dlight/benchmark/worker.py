@@ -10,12 +10,14 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
+from .. import settings
 from ..console import native_output_hidden
 from ..errors import UserError, first_line
 from .contenders import CONTENDERS, Contender, Job
@@ -90,6 +92,8 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         except UserError as err:
             answer = {"error": str(err)}
         except Exception as err:
+            if settings.current().debug:
+                traceback.print_exc()
             answer = {"error": f"{type(err).__name__}: {first_line(err)}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

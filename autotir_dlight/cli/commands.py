@@ -18,9 +18,10 @@ import tvm
 import autotir_dlight as dl
 
 from ..artifact import CompiledModel, check_arrays, compile_model, link, replacing
-from ..benchmark.compare import Difference
+from ..benchmark.check import Task, target_json, undecided, verify_library
+from ..benchmark.compare import Difference, random_inputs
 from ..benchmark.contenders import chosen
-from ..benchmark.models import Plan, bench_model, target_json, verify_library
+from ..benchmark.models import bench_model
 from ..benchmark.table import model_table
 from ..console import Progress, native_output_hidden
 from ..errors import ArtifactError
@@ -37,8 +38,12 @@ def _load(args: argparse.Namespace) -> Model:
         return load_onnx(args.model, options.shapes(args.shape))
 
 
-def _threads(args: argparse.Namespace) -> int:
-    return int(args.threads or usable_cores())
+def _task(args: argparse.Namespace, model: Model, target: tvm.target.Target, library: str = "") -> Task:
+    arrays = (
+        check_arrays(model.inputs, options.arrays(args.input)) if args.input else random_inputs(model.inputs)
+    )
+    threads = int(args.threads or usable_cores())
+    return Task(args.model, model, arrays, target_json(target), threads, library)
 
 
 def compile_(args: argparse.Namespace) -> Answer:
@@ -51,14 +56,14 @@ def compile_(args: argparse.Namespace) -> Answer:
     with Progress(4 if args.verify else 3, "compile") as progress, replacing(args.output) as draft:
         with _timed(seconds, progress, "import"):
             model = _load(args)
+            task = _task(args, model, target, str(draft)) if args.verify else None
         with _timed(seconds, progress, "compile"):
             executable = compile_model(model, target, dl.pipeline(target))
         with _timed(seconds, progress, "link"):
             link(executable, draft, args.cc)
-        if args.verify:
+        if task:
             with _timed(seconds, progress, "verify"):
-                plan = Plan((), _threads(args), target_json(target), library=str(draft))
-                verified = verify_library(args.model, model, plan)
+                verified = verify_library(task)
     return _compiled(args, model, target, seconds, verified)
 
 
@@ -155,16 +160,16 @@ def bench(args: argparse.Namespace) -> Answer:
     target = parse_target(args.target)
     check_runs_here(target)
     contenders = chosen(args.contender)
-    model = _load(args)
-    arrays = check_arrays(model.inputs, options.arrays(args.input)) if args.input else None
-    plan = Plan(contenders, _threads(args), target_json(target), args.turns)
+    task = _task(args, _load(args), target)
     with Progress(len(contenders) + args.turns, "bench") as progress:
-        result = bench_model(args.model, model, plan, arrays, progress.step)
+        result = bench_model(task, contenders, args.turns, progress.step)
     scheduling = result.scheduling()
-    text = model_table(result)
+    lines = [model_table(result), "", f"{result.threads} threads"]
     if scheduling["functions"]:
-        text += (
-            f"\n\n{result.threads} threads; {scheduling['functions']:.0f} functions were scheduled in "
-            f"{scheduling['seconds']:.2f} s, {scheduling['seconds_a_function']:.3f} s each"
+        lines[-1] += (
+            f"; {scheduling['functions']:.0f} functions were scheduled in {scheduling['seconds']:.2f} s, "
+            f"{scheduling['seconds_a_function']:.3f} s each"
         )
-    return Answer(result.to_dict(), text, OK if result.passed else FAILED)
+    if result.verdict == "undecided" and result.spread:
+        lines.append(f"the difference means nothing, {undecided(result.spread)}")
+    return Answer(result.to_dict(), "\n".join(lines), FAILED if result.verdict == "disagrees" else OK)

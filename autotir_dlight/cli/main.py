@@ -127,6 +127,7 @@ def _add_compile(subparsers: Any) -> argparse.ArgumentParser:
         action="store_true",
         help="compare with ONNX Runtime (or plain TVM) before the library is written",
     )
+    options.add_inputs(sub)
     options.add_threads(sub)
     return sub
 

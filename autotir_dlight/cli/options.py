@@ -49,7 +49,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="X.npy",
-        help="an array for each input, in order",
+        help="an array for each of the model's inputs, in order",
     )
 
 

@@ -15,9 +15,9 @@ PARALLEL_MIN_CYCLES = 20_000
 TASK_ELEMENTS = 1 << 13
 # Tasks a core gets, so that an unlucky core does not hold up the others.
 TASKS_PER_CORE = 4
-# Multiply-adds of an unrolled micro-kernel body; above it the code leaves the instruction cache for no gain
-# and LLVM's compile time grows.
-MAX_UNROLLED_FMA = 96
+# Multiply-adds of a micro-kernel's body up to which steps along k are unrolled. A body of 20 or more hides its loop's
+# two scalar instructions; unrolling further only makes TVM's and LLVM's passes slower.
+MAX_UNROLLED_FMA = 32
 # Registers that a micro-kernel keeps for operands beside its accumulators.
 OPERAND_REGISTERS = 3
 # Loads a cycle of the cores that have a table entry.

@@ -321,7 +321,11 @@ def _vectorise(sch: Schedule, handle: SBlockRV, plan: PackedPlan, gemm: _Gemm) -
 
 
 def _write_tile(sch: Schedule, plan: PackedPlan, gemm: _Gemm, depth: int) -> None:
-    """Vectorise the write-back; a ragged edge is cut off into a loop of its own."""
+    """Vectorise the write-back; a ragged edge is cut off into a loop of its own.
+
+    Its outer loops stay rolled: LLVM still keeps the accumulators in registers along k, and an epilogue is
+    compiled once instead of once a register.
+    """
     own = list(sch.get_loops(gemm.final))[depth:]
     width = plan.lanes if plan.ragged_columns and plan.write_lanes * 2 < plan.lanes else plan.write_lanes
     if width > 1:
@@ -329,11 +333,6 @@ def _write_tile(sch: Schedule, plan: PackedPlan, gemm: _Gemm, depth: int) -> Non
         sch.vectorize(inner)
         if plan.ragged_columns:
             sch.annotate(outer, steps.PARTITION_HINT, 1)
-        else:
-            sch.unroll(outer)
-    if not plan.ragged_columns:
-        for loop in own[:-1]:
-            sch.unroll(loop)
 
 
 def _place_packs(nest: Nest, plan: PackedPlan, gemm: _Gemm, outer: Sequence[LoopRV]) -> None:

@@ -238,7 +238,7 @@ def schedule_tile(nest: Nest, plan: TilePlan) -> None:
     final = _accumulate_locally(nest, plan)
     outer, reduce = _tile_loops(nest, plan)
     sch.reverse_compute_at(final, outer[-1])
-    _vectorise_final(sch, final, len(outer), plan)
+    _vectorise_final(sch, final, plan)
     unrolled = reduce[len(reduce) - plan.unroll :] if plan.unroll else []
     for loop in unrolled:
         sch.unroll(loop)
@@ -308,10 +308,8 @@ def _vectorise_tile(sch: Schedule, handle: SBlockRV, plan: TilePlan) -> None:
         sch.unroll(loops[-3])
 
 
-def _vectorise_final(sch: Schedule, final: SBlockRV, depth: int, plan: TilePlan) -> None:
-    if plan.lanes <= 1:
-        return
-    own = list(sch.get_loops(final))[depth:]
-    steps.vectorise_columns(sch, own[-1], plan.lanes)
-    for loop in own[:-1]:
-        sch.unroll(loop)
+def _vectorise_final(sch: Schedule, final: SBlockRV, plan: TilePlan) -> None:
+    """Vectorise the write-back; its outer loops stay rolled, see ``packed._write_tile``."""
+    if plan.lanes > 1:
+        _, lane = sch.split(list(sch.get_loops(final))[-1], [None, plan.lanes])
+        sch.vectorize(lane)

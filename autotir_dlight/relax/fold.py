@@ -2,8 +2,8 @@
 """Fold calls on constants with one build for all of them.
 
 Upstream's ``FoldConstant`` compiles each call by itself: on a detector of 500 operators that takes twice as long as
-the rest of the compilation. This pass collects every foldable ``call_tir``, builds their functions as one module
-for the host, and evaluates the calls in order.
+the rest of the compilation. This pass collects every foldable ``call_tir`` and evaluates them in order: with NumPy
+where the function is a simple one, else from one build of all of them for the host.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tvm_ffi
 
 from .._tvm import IRModule, PassContext, Target, ir, module_pass, relax, tirx
 from ..blocks import as_int
+from .evaluate import evaluate
 
 # A result may be this much larger than what it is computed from, or this large in any case (bytes); above
 # that the constant would cost more memory traffic than the call.
@@ -88,19 +89,29 @@ def _collect(mod: IRModule) -> list[_Call]:
 
 
 def _evaluate(mod: IRModule, calls: list[_Call]) -> dict[Any, Any]:
-    """The constants of all calls, from one build for the host."""
-    funcs = {}
-    for call in calls:
-        name = call.callee.name_hint
-        funcs[name] = mod[call.callee].without_attr("target").with_attr("global_symbol", name)
-    built = tvm.compile(IRModule(funcs), target=Target("llvm"))
+    """The constants of all calls: by NumPy where it can, the others from one build for the host."""
     values: dict[Any, Any] = {}
+    built: Any = None
     for call in calls:
         args = [values[a].value if a in values else a.value for a in call.args]
+        result = evaluate(mod[call.callee], [a.numpy() for a in args], call.shape, call.dtype)
+        if result is not None:
+            values[call.var] = relax.const(tvm.runtime.tensor(result))
+            continue
+        built = _build(mod, calls) if built is None else built
         out = tvm.runtime.empty(call.shape, call.dtype)
         built[call.callee.name_hint](*args, out)
         values[call.var] = relax.const(out)
     return values
+
+
+def _build(mod: IRModule, calls: list[_Call]) -> Any:
+    """All functions of ``calls`` in one build; each runs a few times, so it is compiled fast, not well."""
+    funcs = {}
+    for call in calls:
+        name = call.callee.name_hint
+        funcs[name] = mod[call.callee].without_attr("target").with_attr("global_symbol", name)
+    return tvm.compile(IRModule(funcs), target=Target({"kind": "llvm", "opt-level": 0}))
 
 
 def _substitute(func: Any, values: dict[Any, Any]) -> Any:

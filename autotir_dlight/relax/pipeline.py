@@ -11,6 +11,7 @@ from .._tvm import IRModule, PassContext, ScheduleRule, Target, ir, module_pass,
 from ..apply import ApplyDefaultSchedule
 from ..report import Report
 from ..rules import rules as default_rules
+from ..vector_math import VectorMath
 from .fold import FoldConstants
 
 Pass = Any
@@ -77,13 +78,14 @@ class MarkConstantWeights:
 def scheduling_passes(
     target: Target, rules: list[ScheduleRule], database: str | Path | None, report: Report | None
 ) -> list[Pass]:
-    """Schedule every function; what packs a constant moves to compile time."""
+    """Schedule every function; what packs a constant moves to compile time; calls become vector arithmetic."""
     del target
     return [
         MarkConstantWeights(),
         ApplyDefaultSchedule(*rules, database=database, report=report),
         _T.SplitLayoutRewritePreproc(),
         FoldConstants(),
+        VectorMath(),
     ]
 
 
