@@ -12,14 +12,14 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
 h1 { font-size: 1.4rem; overflow-wrap: anywhere; }
 code, .number { font-family: ui-monospace, monospace; font-size: .92em; }
-.number { text-align: right; }
+.number { text-align: right; white-space: nowrap; }
 .target { color: gray; overflow-wrap: anywhere; }
 .controls { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
 .controls input { flex: 1; min-width: 14rem; padding: .3rem .5rem; font: inherit; }
 .controls select { padding: .3rem; font: inherit; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line); }
-td { overflow-wrap: anywhere; }
+td:first-child, td td { overflow-wrap: anywhere; }
 thead th { padding: 0; }
 thead button { font: inherit; font-weight: 600; border: 0; background: none; color: inherit; cursor: pointer;
   width: 100%; text-align: inherit; padding: .3rem .6rem; }
@@ -153,7 +153,7 @@ def _details(entry: FunctionReport) -> str:
     inner = "".join(parts)
     if not inner:
         return ""
-    title = ", ".join(f"{knob.name}={knob.value}" for knob in entry.knobs) or "why"
+    title = ", ".join(f"{name} {value}" for name, value in entry.recognised.items()) or "why"
     opened = " open" if entry.bugs else ""
     return f"<details{opened}><summary>{escape(title)}</summary><div>{inner}</div></details>"
 

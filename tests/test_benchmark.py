@@ -218,6 +218,8 @@ def test_result():
     assert result(scores=[wrong], spread=compare([array(1)], [array(1)], ["y"])).verdict == "disagrees"
     assert result(scores=[wrong], spread=compare([array(1)], [array(3)], ["y"])).verdict == "undecided"
     assert result(scores=[]).verdict == "not compared"
+    assert result(busy=0.02).warning == ""
+    assert "other programs use 40% of this machine" in result(busy=0.4).warning
 
 
 def cells(table: str) -> list[list[str]]:

@@ -57,6 +57,8 @@ def demonstrate(names: list[str], folder: Path, turns: int) -> list[Result]:
             task = _task(name, folder)
             result = dataclasses.replace(bench_model(task, contenders, turns, progress.step), model=name)
             progress.note(_verdict(result))
+            if result.warning:
+                progress.note(result.warning)
             _explain(result, folder / f"{name}.html")
             results.append(result)
     table = models_table(results)

@@ -8,11 +8,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from .check import Task, spread
 from .compare import Difference, compare
@@ -24,6 +25,9 @@ PAUSE_SECONDS = 0.15
 WARM_UP_SECONDS = 0.3
 TURN_SECONDS = 0.3
 MOST_RUNS_A_TURN = 200
+# Threads that wait for each other by spinning lose far more than the share that another program takes.
+BUSY_SECONDS = 0.5
+BUSY_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class Score:
 class Result:
     """All scores on one model, what they were compared with, and our report on its functions.
 
-    ``spread`` is how far the reference is from itself, looked at only where ours is too far from it.
+    ``spread`` is how far the reference is from itself, looked at only where ours is too far from it. ``busy``
+    is the share of the machine that other programs used just before, 0 to 1.
     """
 
     model: str
@@ -57,6 +62,7 @@ class Result:
     reference: str
     scores: list[Score]
     spread: Difference | None = None
+    busy: float = 0.0
     report: dict[str, Any] = field(default_factory=dict)
 
     def score(self, contender: str) -> Score | None:
@@ -76,6 +82,13 @@ class Result:
         if ours.difference.passed:
             return "agrees"
         return "disagrees" if self.spread is None or self.spread.passed else "undecided"
+
+    @property
+    def warning(self) -> str:
+        """A sentence where the times cannot be relied on, else nothing."""
+        if self.busy < BUSY_SHARE:
+            return ""
+        return f"other programs use {self.busy:.0%} of this machine: the times of {self.model} are off"
 
     def scheduling(self) -> dict[str, float]:
         """How long our rules took: ``functions``, ``seconds`` together, ``seconds_a_function`` on average."""
@@ -104,6 +117,7 @@ def bench_model(
 
     Raises ``WorkerError`` where a contender fails.
     """
+    busy = psutil.cpu_percent(BUSY_SECONDS) / 100
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         workers, facts = [], {}
@@ -113,7 +127,7 @@ def bench_model(
             facts[name] = workers[-1].load(task.arrays)
         times = _take_turns(workers, turns, tell)
         outputs = {worker.name: worker.outputs() for worker in workers}
-    return _result(task, facts, times, outputs)
+    return replace(_result(task, facts, times, outputs), busy=busy)
 
 
 def _result(
@@ -130,7 +144,8 @@ def _result(
             own = spread(task, outputs[reference])
         scores.append(_score(name, facts[name], times, difference))
     report = facts.get(OURS, {}).get("report") or {}
-    return Result(Path(task.path).name, task.threads, task.target, reference, scores, own, report)
+    name = Path(task.path).name
+    return Result(name, task.threads, task.target, reference, scores, own, report=report)
 
 
 def _take_turns(workers: Sequence[Worker], turns: int, tell: Tell) -> dict[str, list[list[float]]]:

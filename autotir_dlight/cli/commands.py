@@ -172,4 +172,5 @@ def bench(args: argparse.Namespace) -> Answer:
         )
     if result.verdict == "undecided" and result.spread:
         lines.append(f"the difference means nothing, {undecided(result.spread)}")
+    lines += [result.warning] if result.warning else []
     return Answer(result.to_dict(), "\n".join(lines), FAILED if result.verdict == "disagrees" else OK)

@@ -30,7 +30,7 @@ from .._tvm import LoopRV, SBlockRV, Schedule
 from ..blocks import Access
 from ..expressions import uses_any
 from ..patterns import Contraction
-from .blocking import choose_tile, parallel_prefix, unrolled_reduce, widest_dividing
+from .blocking import choose_tile, parallel_prefix, widest_dividing
 from .nest import Nest, StageMatch, is_parallel, result_lanes
 
 # Cycles to gather one element into a panel, element by element.
@@ -58,7 +58,6 @@ class PackedPlan:
     pack_lanes: int
     write_lanes: int
     ragged_columns: bool
-    unroll: int
     parallel: int
     cost: int
 
@@ -102,12 +101,11 @@ def plan_packed(match: StageMatch) -> PackedPlan | None:
         cost += (1.0 / pack_lanes if pack_lanes > 1 else GATHER_CYCLES) / m
     if not constant_rows:
         cost += GATHER_CYCLES / n
-    reduce = [block.extent(i) for i in block.reduce]
     return PackedPlan(
         "packed", tile.rows, tile.vectors, tile.lanes, columns_outer, parallel <= len(batch) + 1,
         constant_rows, constant_columns, pack_lanes,
         lanes if columns is None else widest_dividing(columns, lanes), ragged,
-        unrolled_reduce(reduce, tile.rows * tile.vectors), parallel, round(1000 * cost),
+        parallel, round(1000 * cost),
     )
 
 
@@ -192,11 +190,9 @@ def schedule_packed(nest: Nest, plan: PackedPlan) -> None:
     sch.reverse_compute_at(gemm.final, outer[-1])
     _write_tile(sch, plan, gemm, len(outer))
     _vectorise(sch, gemm.anchor, plan, gemm)
-    for loop in reduce[len(reduce) - plan.unroll :] if plan.unroll else []:
-        sch.unroll(loop)
     _place_packs(nest, plan, gemm, outer)
     steps.parallelise(sch, outer[: plan.parallel])
-    init = sch.decompose_reduction(gemm.anchor, reduce[0])
+    init = sch.decompose_reduction(gemm.anchor, reduce)
     _vectorise(sch, init, plan, gemm)
 
 
@@ -299,7 +295,7 @@ def _tiled_dim(sch: Schedule, gemm: _Gemm, pack: SBlockRV, position: int) -> int
     return _index_iters(sch, gemm.anchor, region).index(position)
 
 
-def _tile_loops(sch: Schedule, plan: PackedPlan, gemm: _Gemm) -> tuple[list[LoopRV], list[LoopRV]]:
+def _tile_loops(sch: Schedule, plan: PackedPlan, gemm: _Gemm) -> tuple[list[LoopRV], LoopRV]:
     loops = list(sch.get_loops(gemm.anchor))
     batch, rest = loops[: gemm.head], loops[gemm.head :]
     rows: list[LoopRV] = []
@@ -309,7 +305,8 @@ def _tile_loops(sch: Schedule, plan: PackedPlan, gemm: _Gemm) -> tuple[list[Loop
     order = [tiles, *rows[:1]] if plan.columns_outer else [*rows[:1], tiles]
     outer = [*batch, *order]
     sch.reorder(*outer, *rest, *rows[1:], vectors, lanes)
-    return outer, rest
+    # Panels are contiguous along k whatever it is made of: one loop, one pointer step.
+    return outer, steps.fuse(sch, rest)
 
 
 def _vectorise(sch: Schedule, handle: SBlockRV, plan: PackedPlan, gemm: _Gemm) -> None:
