@@ -7,10 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .._tvm import IRModule, PassContext, ScheduleRule, Target, ir, module_pass, relax
+from .._tvm import (
+    IRModule,
+    PassContext,
+    SBlock,
+    SBlockRealize,
+    ScheduleRule,
+    Target,
+    ir,
+    module_pass,
+    relax,
+    structural_walk,
+    tirx,
+)
 from ..apply import ApplyDefaultSchedule
 from ..report import Report
 from ..rules import rules as default_rules
+from ..steps import LAYOUT_REWRITE
 from ..vector_math import VectorMath
 from .fold import FoldConstants
 
@@ -75,6 +88,50 @@ class MarkConstantWeights:
         return marked
 
 
+@module_pass(opt_level=0, name="autotir.SplitPacking")
+class SplitPacking:
+    """Take the blocks that pack constants out of their functions, into functions of their own.
+
+    Upstream's ``SplitLayoutRewritePreproc`` does it, but fails on a module that also holds functions without
+    blocks (sorts, scans); those stand aside meanwhile.
+    """
+
+    def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
+        """The pass: a new module."""
+        aside: dict[Any, Any] = {}
+        functions: dict[Any, Any] = {}
+        for var, func in mod.functions_items():
+            functions[var] = func
+            if isinstance(func, tirx.PrimFunc) and not _packs_constants(func):
+                aside[var.name_hint] = func
+                functions[var] = _placeholder(func)
+        if len(aside) == sum(isinstance(f, tirx.PrimFunc) for _, f in mod.functions_items()):
+            return mod
+        split = _T.SplitLayoutRewritePreproc()(IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos))
+        for var, _func in list(split.functions_items()):
+            if var.name_hint in aside:
+                split[var] = aside[var.name_hint]
+        return split
+
+
+def _packs_constants(func: Any) -> bool:
+    found: list[bool] = []
+
+    def on_block(block: Any) -> None:
+        if LAYOUT_REWRITE in block.annotations:
+            found.append(True)
+
+    structural_walk(func.body, [(SBlock, on_block)])
+    return bool(found)
+
+
+def _placeholder(func: Any) -> Any:
+    """A function with ``func``'s parameters and one empty block."""
+    block = SBlock([], [], [], "empty", tirx.Evaluate(tirx.const(0, "int32")))
+    root = SBlock([], [], [], "root", SBlockRealize([], tirx.const(True, "bool"), block))
+    return tirx.PrimFunc(func.params, SBlockRealize([], tirx.const(True, "bool"), root), func.ret_type, func.attrs)
+
+
 def scheduling_passes(
     target: Target, rules: list[ScheduleRule], database: str | Path | None, report: Report | None
 ) -> list[Pass]:
@@ -83,7 +140,7 @@ def scheduling_passes(
     return [
         MarkConstantWeights(),
         ApplyDefaultSchedule(*rules, database=database, report=report),
-        _T.SplitLayoutRewritePreproc(),
+        SplitPacking(),
         FoldConstants(),
         VectorMath(),
     ]
