@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """autotir_dlight: fast-by-default schedules for Apache TVM.
 
-A module of TensorIR functions goes in, a module of fast ones comes out. See the README for the three ways to use it.
+A module of TensorIR functions goes in, a module of fast ones comes out. See the README for the three ways
+to use it.
 """
 
 from . import cpu

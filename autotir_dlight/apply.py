@@ -31,13 +31,15 @@ class ApplyDefaultSchedule:
         formulas; ``None`` uses the formulas alone
     report : a :class:`Report` that is filled with what was decided
 
-    The input module is not changed. Functions marked ``tirx.is_scheduled``, external functions and those whose
-    own target no rule serves are left alone. A function's own ``target`` attribute wins over the
+    The input module is not changed. Functions marked ``tirx.is_scheduled``, external functions and those
+    whose own target no rule serves are left alone. A function's own ``target`` attribute wins over the
     current target; without either, the pass raises ``ValueError``. A rule that fails is a defect: it is
     reported and the next rule is tried, or with ``AUTOTIR_STRICT=1`` a ``RuleBug`` is raised.
     """
 
-    def __init__(self, *rules: ScheduleRule, database: str | Path | None = None, report: Report | None = None):
+    def __init__(
+        self, *rules: ScheduleRule, database: str | Path | None = None, report: Report | None = None
+    ):
         if not rules:
             raise ValueError("ApplyDefaultSchedule needs at least one rule, such as *rules(target)")
         if database is not None:
@@ -150,7 +152,12 @@ def _record(rule: Rule, decision: Decision, entry: FunctionReport) -> None:
     entry.knobs = plan_knobs(plan)
 
 
+def run_pass(step: Any, mod: IRModule) -> IRModule:
+    """``step(mod)``: TVM's class decorator makes a pass of a class, which a type checker cannot see."""
+    return step(mod)
+
+
 def apply_rules(mod: IRModule, target: Target, rules: list[ScheduleRule], report: Report) -> IRModule:
     """Run the pass on ``mod`` under ``target`` and fill ``report``."""
     with target:
-        return ApplyDefaultSchedule(*rules, report=report)(mod)
+        return run_pass(ApplyDefaultSchedule(*rules, report=report), mod)

@@ -15,8 +15,9 @@ from typing import Any, Literal
 from ._tvm import SBlockRealize, TensorLoad, structural_walk, sym, tirx
 from .expressions import ExprStats, branch_conditions, expr_stats, uses_any
 
-SPATIAL, REDUCE = "S", "R"
 Kind = Literal["S", "R", "O"]
+SPATIAL: Kind = "S"
+REDUCE: Kind = "R"
 
 
 def as_int(expr: Any) -> int | None:
@@ -180,9 +181,7 @@ class FuncView:
         free = frozenset(
             i for i in (int(v) for v in attrs.get("layout_free_buffers", [])) if i < len(func.params)
         )
-        positions = frozenset(
-            k for k, p in enumerate(params) if any(p.same_as(func.params[i]) for i in free)
-        )
+        positions = frozenset(k for k, p in enumerate(params) if any(p.same_as(func.params[i]) for i in free))
         root = func.body
         if not isinstance(root, SBlockRealize) or root.block.iter_vars:
             return cls(func, (), "the function has no root block", params, positions)
@@ -289,8 +288,18 @@ def _block_of(nest: Any, index: int) -> Block | str:
         opaque = opaque or "the block holds blocks of its own"
     annotations = {str(k): v for k, v in dict(block.annotations).items()}
     return Block(
-        index, str(block.name_hint), iters, reads, writes, value, block.init, len(loops), opaque, stats,
-        _branch_iters(block.body, variables), annotations,
+        index,
+        str(block.name_hint),
+        iters,
+        reads,
+        writes,
+        value,
+        block.init,
+        len(loops),
+        opaque,
+        stats,
+        _branch_iters(block.body, variables),
+        annotations,
     )
 
 

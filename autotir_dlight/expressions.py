@@ -57,9 +57,8 @@ class ExprStats:
 
 def expr_stats(root: Any) -> ExprStats:
     """Count the operations under ``root``, index arithmetic left out."""
-    counts = dict.fromkeys(
-        "arithmetic divisions conditions branches costly loads casts size stores statements nested_blocks".split(), 0
-    )
+    keys = "arithmetic divisions conditions branches costly loads casts size stores statements nested_blocks"
+    counts = dict.fromkeys(keys.split(), 0)
     opaque = ""
 
     def bump(key: str) -> None:

@@ -2,8 +2,8 @@
 """What a function computes: its stages, and the roles of the iterators in each.
 
 A function is cut into *stages*: an anchor block that keeps a loop nest of its own, with the cheap injective
-blocks that are inlined and, after a reduction, the elementwise *epilogue* that runs on each finished tile. The
-kind of a stage follows from index sets alone, as in MLIR's linalg: for operands A and B and result C,
+blocks that are inlined and, after a reduction, the elementwise *epilogue* that runs on each finished tile.
+The kind of a stage follows from index sets alone, as in MLIR's linalg: for operands A and B and result C,
 ``batch = A∩B∩C``, ``m = A∩C−B``, ``n = B∩C−A``, ``k = A∩B−C``.
 """
 
@@ -64,7 +64,8 @@ class Stage:
     note: str = ""
 
     def cycles(self, lanes: int) -> int | None:
-        """About how long one core takes with ``lanes`` elements a vector; ``None`` where an extent is symbolic.
+        """About how long one core takes with ``lanes`` elements a vector; ``None`` where an extent is
+        symbolic.
 
         Two vector operations a cycle; calls of the mathematics library are made one element at a time.
         """
@@ -101,7 +102,9 @@ def stage_function(view: FuncView) -> Staging:
 
 def is_copy(block: Block) -> bool:
     """Whether the block only moves elements, each index affine, nothing conditional."""
-    return isinstance(block.value, TensorLoad) and all(r.affine for r in block.reads) and len(block.reads) == 1
+    return (
+        isinstance(block.value, TensorLoad) and all(r.affine for r in block.reads) and len(block.reads) == 1
+    )
 
 
 def _may_inline(view: FuncView, block: Block) -> bool:
@@ -117,9 +120,7 @@ def _may_inline(view: FuncView, block: Block) -> bool:
         return False
     # What the block reads must not change between it and its consumers.
     last = max(c.index for c in readers)
-    return all(
-        not any(block.index < w.index <= last for w in view.writers(r.buffer)) for r in block.reads
-    )
+    return all(not any(block.index < w.index <= last for w in view.writers(r.buffer)) for r in block.reads)
 
 
 def _reads_of(block: Block, buffer: object) -> list[Access]:
@@ -246,7 +247,7 @@ def _branches(view: FuncView, block: Block, reached: dict[int, list[Access]]) ->
 
 
 def _epilogues(view: FuncView, inlined: set[int]) -> dict[int, Block]:
-    """For each reduction with a fusible elementwise consumer, that consumer; one consumer serves one anchor."""
+    """For each reduction with a fusible elementwise consumer, that consumer; one serves one anchor."""
     owner: dict[int, Block] = {}
     taken: set[int] = set()
     for anchor in view.blocks:
@@ -324,8 +325,15 @@ def _stage(view: FuncView, block: Block, inlined: set[int], epilogue: Block | No
     costly = block.stats.costly + sum(view.blocks[i].stats.costly for i in reached)
     kind: StageKind = "serial" if block.opaque else "map" if block.is_injective else "reduction"
     stage = Stage(
-        kind, block, tuple(sorted(reached)), reads, _branches(view, block, reached), work, costly,
-        None if epilogue is None else _stage(view, epilogue, inlined, None), note=block.opaque,
+        kind,
+        block,
+        tuple(sorted(reached)),
+        reads,
+        _branches(view, block, reached),
+        work,
+        costly,
+        None if epilogue is None else _stage(view, epilogue, inlined, None),
+        note=block.opaque,
     )
     if kind != "reduction":
         return stage

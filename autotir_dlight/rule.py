@@ -94,7 +94,7 @@ class Rule(ScheduleRule):
             raise RuleBug(self.name, plan, func, err) from err
         return sch
 
-    def apply(self, func: Any, target: Target, tunable: bool) -> None | Schedule | list[Schedule]:
+    def apply(self, func: Any, target: Target, tunable: bool) -> Schedule | list[Schedule] | None:
         """Upstream's interface: the default schedule, or with ``tunable`` one schedule a plan."""
         decision = self.decide(func, target)
         if isinstance(decision, Reject):

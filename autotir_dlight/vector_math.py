@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """float32 ``exp``, ``sigmoid`` and ``tanh`` as arithmetic that LLVM keeps in vectors.
 
-TVM lowers ``exp`` to a call of the C library, one element at a time: in a vectorised loop of 16 lanes that is 16 calls
-and as many moves. Here each becomes a range reduction and a polynomial (the coefficients are those of Moshier's
-Cephes library, https://www.netlib.org/cephes/, ``expf.c`` and ``tanhf.c``). Largest error against float64, over
-all of the range where the result is normal: 2 ulp for ``exp``, 4 ulp for ``sigmoid`` and ``tanh``. Infinities, NaN, overflow to
-infinity and gradual underflow are those of the C library.
+TVM lowers ``exp`` to a call of the C library, one element at a time: in a vectorised loop of 16 lanes that
+is 16 calls and as many moves. Here each becomes a range reduction and a polynomial (the coefficients are
+those of Moshier's Cephes library, https://www.netlib.org/cephes/, ``expf.c`` and ``tanhf.c``). Largest
+error against float64, over all of the range where the result is normal: 2 ulp for ``exp``, 4 ulp for
+``sigmoid`` and ``tanh``. Infinities, NaN, overflow to infinity and gradual underflow are those of the C
+library.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def _bind(name: str, value: Any, body: Callable[[Any], Any]) -> Any:
 def _llvm(name: str, *args: Any) -> Any:
     """An LLVM intrinsic of floats, of its first argument's type.
 
-    TVM's analyser writes a bound value out at each use and tries to decide every ``Select`` over it. Clamping,
-    rounding and signs by intrinsics use each operand once, which keeps that from growing exponentially.
+    TVM's analyser writes a bound value out at each use and tries to decide every ``Select`` over it.
+    Clamping, rounding and signs by intrinsics use each operand once, which keeps that from growing
+    exponentially.
     """
     return tirx.call_llvm_pure_intrin(str(args[0].ty), "llvm." + name, *args)
 
@@ -137,8 +139,9 @@ _PREFIX = "autotir_dlight."
 def _register() -> None:
     """Make the intrinsics known to TVM: pure, vectorisable, and lowered as above at the very end.
 
-    Intrinsics of our own leave those of TVM, and with them the builds of others, as they are. Lowering last keeps the
-    nested ``Let`` expressions away from TVM's simplifier, whose time grows exponentially with their depth.
+    Intrinsics of our own leave those of TVM, and with them the builds of others, as they are. Lowering last
+    keeps the nested ``Let`` expressions away from TVM's simplifier, whose time grows exponentially with
+    their depth.
     """
     for name, lower in _LOWERINGS.items():
         full = _PREFIX + name
@@ -163,16 +166,20 @@ def _replace(call: Any) -> Any:
 
 @module_pass(opt_level=0, name="autotir.VectorMath")
 class VectorMath:
-    """Replace float32 ``exp``, ``sigmoid`` and ``tanh`` in every TensorIR function by vectorisable arithmetic.
+    """Replace float32 ``exp``, ``sigmoid`` and ``tanh`` in every TensorIR function by vectorisable
+    arithmetic.
 
-    For llvm targets. Runs before or after scheduling; the arithmetic itself appears when TVM lowers intrinsics.
+    For llvm targets. Runs before or after scheduling; the arithmetic itself appears when TVM lowers
+    intrinsics.
     """
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
         """The pass: a new module."""
         _register()
         updated = {
-            var: tvm_ffi.structural_map(func, (ir.Call, _replace)) if isinstance(func, tirx.PrimFunc) else func
+            var: tvm_ffi.structural_map(func, (ir.Call, _replace))
+            if isinstance(func, tirx.PrimFunc)
+            else func
             for var, func in mod.functions_items()
         }
         return IRModule(updated, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -15,8 +15,8 @@ PARALLEL_MIN_CYCLES = 20_000
 TASK_ELEMENTS = 1 << 13
 # Tasks a core gets, so that an unlucky core does not hold up the others.
 TASKS_PER_CORE = 4
-# Multiply-adds of a micro-kernel's body up to which steps along k are unrolled. A body of 20 or more hides its loop's
-# two scalar instructions; unrolling further only makes TVM's and LLVM's passes slower.
+# Multiply-adds of a micro-kernel's body up to which steps along k are unrolled. A body of 20 or more hides
+# its loop's two scalar instructions; unrolling further only makes TVM's and LLVM's passes slower.
 MAX_UNROLLED_FMA = 32
 # Registers that a micro-kernel keeps for operands beside its accumulators.
 OPERAND_REGISTERS = 3
@@ -111,7 +111,12 @@ def choose_tile(
 
 
 def _tile(
-    row_extent: int, column_extent: int, rows: int, vectors: int, width: int, machine: CpuMachine,
+    row_extent: int,
+    column_extent: int,
+    rows: int,
+    vectors: int,
+    width: int,
+    machine: CpuMachine,
     broadcast_rows: bool,
 ) -> RegisterTile:
     row_loads = rows if broadcast_rows else 0

@@ -18,7 +18,9 @@ class Elementwise(StagedRule):
     def wanted(self, match: StageMatch) -> bool | Reject:
         if match.stage.kind == "map":
             return True
-        return Reject("a block is not injective: " + (match.stage.note or "it reduces"), match.stage.anchor.name)
+        return Reject(
+            "a block is not injective: " + (match.stage.note or "it reduces"), match.stage.anchor.name
+        )
 
     def match(self, view: FuncView, machine: CpuMachine) -> FunctionMatch | Reject:
         found = super().match(view, machine)
@@ -26,5 +28,3 @@ class Elementwise(StagedRule):
             return found
         other = next(s for k, s in enumerate(found.staging.stages) if k not in found.about)
         return Reject("a block is not injective: " + (other.note or "it reduces"), other.anchor.name)
-
-

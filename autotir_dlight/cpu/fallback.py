@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .._tvm import Schedule
@@ -26,7 +26,7 @@ class Untouched:
 
 
 class Fallback(StagedRule):
-    """Always accepts. Functions without readable blocks (external calls, sorts, scans) are left as they are."""
+    """Always accepts. Functions without readable blocks (external calls, sorts, scans) stay as they are."""
 
     name = "cpu.Fallback"
 

@@ -13,10 +13,10 @@
                         acc[i][j0, j1] += A'[k, i] * B'[k, j0, j1]
             Y[tile] = epilogue(acc)               # the only masked step
 
-Both operands are rewritten to panels in the order in which the micro-kernel reads them (Goto and van de Geijn,
-"Anatomy of High-Performance Matrix Multiplication", TOMS 2008). ``reindex`` makes the panels of a convolution
-the same as those of a matrix product (im2col, one panel at a time), and the padding of the panels' edges keeps
-conditions out of the inner loop. A constant operand is packed at compile time.
+Both operands are rewritten to panels in the order in which the micro-kernel reads them (Goto and van de
+Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS 2008). ``reindex`` makes the panels of a
+convolution the same as those of a matrix product (im2col, one panel at a time), and the padding of the
+panels' edges keeps conditions out of the inner loop. A constant operand is packed at compile time.
 """
 
 from __future__ import annotations
@@ -102,10 +102,19 @@ def plan_packed(match: StageMatch) -> PackedPlan | None:
     if not constant_rows:
         cost += GATHER_CYCLES / n
     return PackedPlan(
-        "packed", tile.rows, tile.vectors, tile.lanes, columns_outer, parallel <= len(batch) + 1,
-        constant_rows, constant_columns, pack_lanes,
-        lanes if columns is None else widest_dividing(columns, lanes), ragged,
-        parallel, round(1000 * cost),
+        "packed",
+        tile.rows,
+        tile.vectors,
+        tile.lanes,
+        columns_outer,
+        parallel <= len(batch) + 1,
+        constant_rows,
+        constant_columns,
+        pack_lanes,
+        lanes if columns is None else widest_dividing(columns, lanes),
+        ragged,
+        parallel,
+        round(1000 * cost),
     )
 
 
@@ -143,7 +152,9 @@ def _pack_lanes(match: StageMatch, roles: Contraction, columns: int | None, lane
 Mapping = Callable[..., list[Any]]
 
 
-def _grouping(groups: Sequence[Sequence[int]], extents: dict[int, Any], present: Sequence[int | None]) -> Mapping:
+def _grouping(
+    groups: Sequence[Sequence[int]], extents: dict[int, Any], present: Sequence[int | None]
+) -> Mapping:
     """An index map from the iterators ``present`` to one fused index a group that has any."""
 
     def mapping(*index: Any) -> list[Any]:
@@ -335,7 +346,9 @@ def _write_tile(sch: Schedule, plan: PackedPlan, gemm: _Gemm, depth: int) -> Non
 def _place_packs(nest: Nest, plan: PackedPlan, gemm: _Gemm, outer: Sequence[LoopRV]) -> None:
     """Pack the streamed operand inside the tile loop and the other one beforehand."""
     sch = nest.sch
-    streamed, other = (gemm.column_pack, gemm.row_pack) if plan.columns_outer else (gemm.row_pack, gemm.column_pack)
+    streamed, other = (
+        (gemm.column_pack, gemm.row_pack) if plan.columns_outer else (gemm.row_pack, gemm.column_pack)
+    )
     streamed_constant = plan.constant_columns if plan.columns_outer else plan.constant_rows
     other_constant = plan.constant_rows if plan.columns_outer else plan.constant_columns
     if not other_constant:

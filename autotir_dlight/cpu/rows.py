@@ -10,9 +10,9 @@
                 acc[k1] = combine(acc[k1], X[i, k0, k1])
         for k1 in lanes: Y[i] = combine(Y[i], acc[k1])
 
-Floating-point addition may not be reordered by LLVM, so a plain loop adds one element every four cycles; the
-explicit lanes (``rfactor``) are what makes it run at load speed. With too few rows for the cores, the reduction is
-cut into chunks first, each a row of its own.
+Floating-point addition may not be reordered by LLVM, so a plain loop adds one element every four cycles;
+the explicit lanes (``rfactor``) are what makes it run at load speed. With too few rows for the cores, the
+reduction is cut into chunks first, each a row of its own.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from ..blocks import Block
-from ..patterns import windowed
 from ..knobs import Knob, knob
 from ..machine import CpuMachine
+from ..patterns import windowed
 from .blocking import TASKS_PER_CORE, ceil_div, nearest_divisor, parallel_prefix
 from .map import SerialPlan, flat
 from .nest import Nest, StageMatch, is_parallel, result_lanes
@@ -161,9 +161,7 @@ def _fuse_run(sch: Schedule, handle: SBlockRV, block: Block, suffix: int) -> Loo
     return steps.fuse(sch, reduce[len(reduce) - suffix :])
 
 
-def _partial_lanes(
-    nest: Nest, plan: RowPlan, handle: SBlockRV, inner: LoopRV, depth: int, rank: int
-) -> None:
+def _partial_lanes(nest: Nest, plan: RowPlan, handle: SBlockRV, inner: LoopRV, depth: int, rank: int) -> None:
     """``for k: y += x`` → ``for k0: for k1 in lanes: acc[k1] += x``, then ``for k1: y += acc[k1]``."""
     sch = nest.sch
     _, width = sch.split(inner, [None, nest.draw(plan.width)])

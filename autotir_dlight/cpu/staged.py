@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The common body of the CPU rules: cut a function into stages, plan each, schedule each.
 
-The rules differ in what they take (:meth:`StagedRule.wanted`); how a stage is scheduled depends on the stage alone,
-so a matmul is the same inside ``Matmul`` and beside a softmax inside ``Reduction``.
+The rules differ in what they take (:meth:`StagedRule.wanted`); how a stage is scheduled depends on the
+stage alone, so a matmul is the same inside ``Matmul`` and beside a softmax inside ``Reduction``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def stage_plans(match: StageMatch) -> list[StagePlan]:
         return [plan_map(match)]
     rows = [plan_rows(match)] if is_row_reduction(match) else []
     if stage.kind == "reduction":
-        return [*rows, plan_tile(match)][:1] if rows else [plan_tile(match)]
+        return [rows[0] if rows else plan_tile(match)]
     tile, packed = plan_tile(match), plan_packed(match)
     ranked: list[tuple[int, int, StagePlan]] = []
     if isinstance(tile, TilePlan):
@@ -143,7 +143,9 @@ class StagedRule(Rule):
         epilogues: list[MapPlan | SerialPlan | None] = []
         for stage, plan in zip(match.staging.stages, stages):
             apart = stage.epilogue is not None and not fuses_epilogue(plan)
-            epilogues.append(plan_map(match.stage_match(stage.epilogue)) if apart and stage.epilogue else None)
+            epilogues.append(
+                plan_map(match.stage_match(stage.epilogue)) if apart and stage.epilogue else None
+            )
         return FunctionPlan(stages, tuple(epilogues))
 
     def schedule(self, sch: Schedule, match: FunctionMatch, plan: FunctionPlan, draw: Draw) -> None:

@@ -11,9 +11,10 @@
                     acc[i][j0, j1] += A[i, k] * B[k, j0, j1]
         Y[tile] = epilogue(acc)                   # still in registers
 
-The innermost axis of the result is the vector; the other operand is broadcast, one load a row. Tiles divide the
-extents exactly, so that nothing in the loop is conditional. Where no full vector divides the innermost extent, or
-the window makes the read strided, a row buffer is accumulated instead and its loop is left to LLVM.
+The innermost axis of the result is the vector; the other operand is broadcast, one load a row. Tiles divide
+the extents exactly, so that nothing in the loop is conditional. Where no full vector divides the innermost
+extent, or the window makes the read strided, a row buffer is accumulated instead and its loop is left to
+LLVM.
 """
 
 from __future__ import annotations
@@ -105,7 +106,12 @@ def plan_tile(match: StageMatch) -> TilePlan | SerialPlan:
         return _row_buffer(match, run)
     row, broadcast = _row_iter(match, run)
     tile = choose_tile(
-        _row_extent(match, row), extent, result_lanes(match), match.machine, exact=True, broadcast_rows=broadcast
+        _row_extent(match, row),
+        extent,
+        result_lanes(match),
+        match.machine,
+        exact=True,
+        broadcast_rows=broadcast,
     )
     if tile.lanes * tile.vectors < result_lanes(match) and tile.lanes < result_lanes(match) // 2:
         return _row_buffer(match, run)
@@ -129,7 +135,7 @@ def _row_iter(match: StageMatch, run: tuple[int, ...]) -> tuple[int, bool]:
 
 
 def group_size(access: Access, block: Block, i: int) -> int | None:
-    """``g`` where the access depends on iterator ``i`` through ``i // g`` alone, as in a grouped convolution."""
+    """``g`` where the access depends on iterator ``i`` through ``i // g`` alone: a grouped convolution."""
     sizes: set[int] = set()
     for index in access.indices:
         found = floor_divisors(index, block.iters[i].var)
@@ -177,7 +183,15 @@ def _tile_plan(
         pack = match.view.is_constant_weight(read.buffer) and read.affine
     cost = round(1000 * tile.cost)
     return TilePlan(
-        "tile", row, run, tile.rows, tile.vectors, tile.lanes, unrolled_reduce(extents, body), parallel, pack,
+        "tile",
+        row,
+        run,
+        tile.rows,
+        tile.vectors,
+        tile.lanes,
+        unrolled_reduce(extents, body),
+        parallel,
+        pack,
         cost,
     )
 
@@ -287,7 +301,9 @@ def _tile_loops(nest: Nest, plan: TilePlan) -> tuple[list[LoopRV], list[LoopRV]]
     sch, block = nest.sch, nest.stage.anchor
     loops = dict(steps.loops_after_fusion(sch, nest.anchor, block, plan.columns))
     column = loops[plan.columns[0]]
-    tiles, *inner = sch.split(column, [None, plan.vectors, plan.lanes] if plan.lanes > 1 else [None, plan.vectors])
+    tiles, *inner = sch.split(
+        column, [None, plan.vectors, plan.lanes] if plan.lanes > 1 else [None, plan.vectors]
+    )
     outer = [loops[i] for i in _outer_iters(block, plan.columns, plan.row)] + [tiles]
     if plan.row >= 0:
         row_tiles, rows = sch.split(loops[plan.row], [None, plan.rows])

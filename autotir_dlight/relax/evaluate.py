@@ -2,8 +2,8 @@
 """Evaluate injective TensorIR functions with NumPy.
 
 Folding a model's constants needs hundreds of small copies, reshapes and scalings once each. Compiling them
-costs about 20 ms a function, most of it in the code around the loop; evaluating their expressions on whole index
-grids costs microseconds.
+costs about 20 ms a function, most of it in the code around the loop; evaluating their expressions on whole
+index grids costs microseconds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from ..blocks import Block, FuncView, as_int
 
 # Above this many elements the index grids take more memory than a build is worth.
 MAX_ELEMENTS = 1 << 24
-_NATIVE = frozenset(
-    "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
-)
+_NATIVE = frozenset("float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split())
 Array = np.ndarray
 
 
@@ -59,8 +57,8 @@ _UNARY_CALLS: dict[str, Callable[[Any], Any]] = {
 def evaluate(func: Any, args: Sequence[Array], shape: Sequence[int], dtype: str) -> Array | None:
     """The result of ``func`` on ``args``, or ``None`` where it is beyond this evaluator.
 
-    ``func`` is a ``PrimFunc`` whose last parameter is the result, of ``shape`` and ``dtype``. Taken are functions of
-    injective blocks over static extents with native dtypes and simple arithmetic.
+    ``func`` is a ``PrimFunc`` whose last parameter is the result, of ``shape`` and ``dtype``. Taken are
+    functions of injective blocks over static extents with native dtypes and simple arithmetic.
     """
     view = FuncView.of(func)
     if view.unreadable or len(view.params) != len(args) + 1 or prod(shape) > MAX_ELEMENTS:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fold calls on constants with one build for all of them.
 
-Upstream's ``FoldConstant`` compiles each call by itself: on a detector of 500 operators that takes twice as long as
-the rest of the compilation. This pass collects every foldable ``call_tir`` and evaluates them in order: with NumPy
-where the function is a simple one, else from one build of all of them for the host.
+Upstream's ``FoldConstant`` compiles each call by itself: on a detector of 500 operators that takes twice as
+long as the rest of the compilation. This pass collects every foldable ``call_tir`` and evaluates them in
+order: with NumPy where the function is a simple one, else from one build of all of them for the host.
 """
 
 from __future__ import annotations

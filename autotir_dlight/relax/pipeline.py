@@ -68,8 +68,8 @@ def lowering_passes() -> list[Pass]:
 class MarkConstantWeights:
     """Let rules change the layout of constant arguments (``layout_free_buffers``).
 
-    Upstream's pass also marks the parameters behind ``num_input``, whose packing would then run on every call;
-    the calling interface and its cost stay as they are here, so that attribute is hidden from it.
+    Upstream's pass also marks the parameters behind ``num_input``, whose packing would then run on every
+    call; the calling interface and its cost stay as they are here, so that attribute is hidden from it.
     """
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
@@ -81,7 +81,9 @@ class MarkConstantWeights:
                 hidden[var.name_hint] = int(func.attrs["num_input"])
                 func = func.without_attr("num_input")
             functions[var] = func
-        marked = _T.AttachAttrLayoutFreeBuffers()(IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos))
+        marked = _T.AttachAttrLayoutFreeBuffers()(
+            IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        )
         for var, func in list(marked.functions_items()):
             if var.name_hint in hidden:
                 marked[var] = func.with_attr("num_input", hidden[var.name_hint])
@@ -107,7 +109,9 @@ class SplitPacking:
                 functions[var] = _placeholder(func)
         if len(aside) == sum(isinstance(f, tirx.PrimFunc) for _, f in mod.functions_items()):
             return mod
-        split = _T.SplitLayoutRewritePreproc()(IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos))
+        split = _T.SplitLayoutRewritePreproc()(
+            IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        )
         for var, _func in list(split.functions_items()):
             if var.name_hint in aside:
                 split[var] = aside[var.name_hint]
@@ -129,14 +133,15 @@ def _placeholder(func: Any) -> Any:
     """A function with ``func``'s parameters and one empty block."""
     block = SBlock([], [], [], "empty", tirx.Evaluate(tirx.const(0, "int32")))
     root = SBlock([], [], [], "root", SBlockRealize([], tirx.const(True, "bool"), block))
-    return tirx.PrimFunc(func.params, SBlockRealize([], tirx.const(True, "bool"), root), func.ret_type, func.attrs)
+    return tirx.PrimFunc(
+        func.params, SBlockRealize([], tirx.const(True, "bool"), root), func.ret_type, func.attrs
+    )
 
 
 def scheduling_passes(
-    target: Target, rules: list[ScheduleRule], database: str | Path | None, report: Report | None
+    rules: list[ScheduleRule], database: str | Path | None, report: Report | None
 ) -> list[Pass]:
-    """Schedule every function; what packs a constant moves to compile time; calls become vector arithmetic."""
-    del target
+    """Schedule every function, move what packs a constant to compile time, lower calls to vectors."""
     return [
         MarkConstantWeights(),
         ApplyDefaultSchedule(*rules, database=database, report=report),
@@ -155,8 +160,9 @@ def pipeline(
 ) -> Callable[..., IRModule]:
     """The pass for ``tvm.compile(mod, target, relax_pipeline=pipeline(target))``.
 
-    Decompose for inference, fold constants, legalise, fuse, schedule by ``rules`` (default: those of the target),
-    pack constant weights, lower. The calling interface of the compiled functions is that of the input.
+    Decompose for inference, fold constants, legalise, fuse, schedule by ``rules`` (default: those of the
+    target), pack constant weights, lower. The calling interface of the compiled functions is that of the
+    input.
 
     Parameters
     ----------
@@ -173,7 +179,7 @@ def pipeline(
     def run(mod: IRModule, _: PassContext) -> IRModule:
         with target:
             return ir.transform.Sequential(
-                [*graph_passes(), *scheduling_passes(target, chosen, database, report), *lowering_passes()]
+                [*graph_passes(), *scheduling_passes(chosen, database, report), *lowering_passes()]
             )(mod)
 
     return run
