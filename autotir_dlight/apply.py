@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from .rule import Decision, Reject, Rule, plan_knobs, plan_structure
 logger = logging.getLogger("autotir_dlight")
 
 IS_SCHEDULED = "tirx.is_scheduled"
+# Fused functions have names longer than a file name may be.
+MAX_FILE_STEM = 120
 
 
 @module_pass(opt_level=0, name="autotir.ApplyDefaultSchedule")
@@ -48,6 +51,7 @@ class ApplyDefaultSchedule:
             )
         self.rules = list(rules)
         self.report = report
+        _check_overrides(self.rules)
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
         """The pass: a new module with the scheduled functions."""
@@ -61,9 +65,45 @@ class ApplyDefaultSchedule:
             if scheduled is not None:
                 updated[var] = scheduled
             entries.append(entry)
+            _log(entry)
+            _dump(entry, func, scheduled)
         if self.report is not None:
             self.report.functions.extend(entries)
         return IRModule(updated, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _check_overrides(rules: list[ScheduleRule]) -> None:
+    """Raise ``ValueError`` where AUTOTIR_PLAN names a rule that does not exist: a misspelling most likely."""
+    from .rules import RULE_NAMES
+
+    known = RULE_NAMES | {_name(rule) for rule in rules}
+    unknown = sorted(set(settings.current().plan) - known)
+    if unknown:
+        names = ", ".join(sorted(known))
+        raise ValueError(f"AUTOTIR_PLAN: there is no rule {', '.join(unknown)}; the rules are {names}")
+
+
+def _log(entry: FunctionReport) -> None:
+    """AUTOTIR_DEBUG=1: a line a function; 2 and more: the refusals too."""
+    level = settings.current().debug
+    if level >= 1:
+        logger.warning("%s", entry.line())
+    if level >= 2:
+        for verdict in entry.rejected:
+            logger.warning("  not %s: %s (%s)", verdict.rule, verdict.reason, verdict.where)
+
+
+def _dump(entry: FunctionReport, before: Any, after: Any | None) -> None:
+    """AUTOTIR_DUMP: write the function before and after as TVMScript, and its report."""
+    if not settings.current().dump:
+        return
+    folder = Path(settings.current().dump)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", entry.function)[:MAX_FILE_STEM]
+    (folder / f"{stem}.before.py").write_text(before.script() + "\n")
+    if after is not None:
+        (folder / f"{stem}.after.py").write_text(after.script() + "\n")
+    (folder / f"{stem}.report.json").write_text(Report(functions=[entry]).to_json() + "\n")
 
 
 def function_target(func: Any) -> Target:

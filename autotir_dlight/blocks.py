@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from ._tvm import SBlockRealize, TensorLoad, structural_walk, sym, tirx
+from ._tvm import SBlockRealize, TensorLoad, structural_equal, structural_walk, sym, tirx
 from .expressions import ExprStats, branch_conditions, expr_stats, uses_any
 
 Kind = Literal["S", "R", "O"]
@@ -25,6 +25,11 @@ def as_int(expr: Any) -> int | None:
     if isinstance(expr, int):
         return expr
     return int(expr.value) if isinstance(expr, tirx.IntImm) else None
+
+
+def _equal(a: Any, b: Any) -> bool:
+    known = as_int(a)
+    return known == as_int(b) if known is not None else bool(structural_equal(a, b))
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,14 @@ class Access:
     @property
     def shape(self) -> tuple[int | None, ...]:
         return tuple(as_int(d) for d in self.buffer.shape)
+
+    def same(self, other: Access) -> bool:
+        """Whether both read the same elements of the same buffer."""
+        return (
+            self.buffer.same_as(other.buffer)
+            and self.coefficients == other.coefficients
+            and all(_equal(a, b) for a, b in zip(self.offsets, other.offsets))
+        )
 
     def uses(self, i: int) -> bool:
         """Whether iterator ``i`` may move this access."""
@@ -315,13 +328,11 @@ def _accesses(block: Any, variables: list[Any]) -> tuple[tuple[Access, ...], tup
     """The accesses in the body itself: the declared regions may be wider than what is touched."""
     reads: list[Access] = []
     writes: list[Access] = []
-    seen: set[tuple[Any, ...]] = set()
 
     def on_load(load: Any) -> None:
-        key = (load.source, *(str(i) for i in load.indices))
-        if key not in seen:
-            seen.add(key)
-            reads.append(_access(load.source, list(load.indices), variables))
+        access = _access(load.source, list(load.indices), variables)
+        if not any(access.same(r) for r in reads):
+            reads.append(access)
 
     def on_store(store: Any) -> None:
         writes.append(_access(store.buffer, list(store.indices), variables))

@@ -73,6 +73,13 @@ _X86_UNREPORTED = frozenset({"hreset", "kl", "ptwrite", "uintr", "widekl"})
 # them, and TVM does not, so that they are never part of a host target.
 AMX = frozenset({"amx-tile", "amx-int8", "amx-bf16", "amx-fp16"})
 
+# LLVM gives Intel's CPUs with AVX-512 a hint to vectorise loops with 256 bits, for the sake of the first
+# ones (Skylake-X, Cascade Lake), which lower the clock of the whole core once 512-bit vectors are in use.
+# From Ice Lake and Zen 4 on the clock hardly changes and the hint only halves the width of the loops that
+# a schedule leaves to LLVM. Those CPUs are the ones with AVX512-VBMI2.
+_NARROW_HINT = "prefer-256-bit"
+_STEADY_CLOCK = "avx512vbmi2"
+
 _ARM_LINUX = {
     "asimd": "neon",
     "asimddp": "dotprod",
@@ -227,7 +234,8 @@ def choose_mcpu(cpu: HostCpu, implied: Callable[[str], frozenset[str]]) -> tuple
     ``implied`` tells the features that LLVM gives a name. A named CPU is taken when it has no computing
     feature too many; of several the one that has most of them, then the one that fits best in the others,
     then one of ``cpu.names``, then the first of the table. Features for other purposes that it has too many
-    (a hypervisor hides some) are taken off by ``mattr``.
+    (a hypervisor hides some) are taken off by ``mattr``, and LLVM's hint against 512-bit vectors where these
+    do not slow the CPU's clock.
     Returns ``("", ())`` for an architecture without a table.
     """
     if cpu.arch not in CPU_MODELS:
@@ -246,7 +254,10 @@ def choose_mcpu(cpu: HostCpu, implied: Callable[[str], frozenset[str]]) -> tuple
 
     mcpu = max(filter(fits, _named(cpu)), key=score, default=base)
     has = implied(mcpu) & known
-    removed = [f"-{name}" for name in sorted(has - present)]
+    unwanted = has - present
+    if _STEADY_CLOCK in present:
+        unwanted |= implied(mcpu) & {_NARROW_HINT}
+    removed = [f"-{name}" for name in sorted(unwanted)]
     return mcpu, tuple([f"+{name}" for name in sorted(present & computing - has)] + removed)
 
 
@@ -271,10 +282,12 @@ def _named(cpu: HostCpu) -> list[str]:
 def host_target() -> Target:
     """A target for this computer, kind ``"llvm"``, with only what its CPU really has.
 
-    Its ``num-cores`` is :func:`usable_cores`. Where the operating system tells nothing about the CPU (or the
-    architecture is neither x86-64 nor AArch64) the target is the architecture's plain baseline. AMX is left
-    out: a process has to ask the kernel for it. Call :func:`set_num_threads` or this before the first
-    function runs: when TVM's pool starts by itself it narrows the cores that the process may use.
+    Its ``num-cores`` is :func:`usable_cores`. Where the operating system tells nothing about the CPU (or
+    the architecture is neither x86-64 nor AArch64) the target is the architecture's plain baseline. AMX is
+    left out: a process has to ask the kernel for it. LLVM's hint ``prefer-256-bit`` is taken off where
+    512-bit vectors do not slow the clock (Ice Lake, Zen 4 and later). Call :func:`set_num_threads` or this
+    before the first function runs: when TVM's pool starts by itself it narrows the cores that the process
+    may use.
     """
     from tvm.target import Target
     from tvm.target.codegen import llvm_get_system_triple

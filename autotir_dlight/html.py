@@ -74,16 +74,6 @@ def render(report: Report, title: str) -> str:
     """
     groups = sorted({_group(entry) for entry in report})
     choices = "".join(f'<option value="{escape(group)}">{escape(group)}</option>' for group in groups)
-    headers = "".join(
-        f'<th scope="col"{cls}><button type="button">{name}</button></th>'
-        for name, cls in (
-            ("Function", ""),
-            ("Rule", ""),
-            ("Plan", ""),
-            ("Details", ""),
-            ("ms", ' class="number"'),
-        )
-    )
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -102,7 +92,7 @@ def render(report: Report, title: str) -> str:
 <output id="shown"></output>
 </div>
 <table id="functions">
-<thead><tr>{headers}</tr></thead>
+<thead><tr>{_headers()}</tr></thead>
 <tbody>
 {"".join(_row(entry) for entry in report)}</tbody>
 </table>
@@ -110,6 +100,14 @@ def render(report: Report, title: str) -> str:
 </body>
 </html>
 """
+
+
+def _headers() -> str:
+    columns = {"Function": "", "Rule": "", "Plan": "", "Details": "", "ms": ' class="number"'}
+    return "".join(
+        f'<th scope="col"{attributes}><button type="button">{name}</button></th>'
+        for name, attributes in columns.items()
+    )
 
 
 def _group(entry: FunctionReport) -> str:

@@ -85,7 +85,14 @@ class Staging:
 
 
 def stage_function(view: FuncView) -> Staging:
-    """Cut a readable function into stages."""
+    """Cut a readable function into stages; the view remembers the answer, which every rule asks for."""
+    memo = view.__dict__
+    if "staging" not in memo:
+        memo["staging"] = _stage_function(view)
+    return memo["staging"]
+
+
+def _stage_function(view: FuncView) -> Staging:
     inlined = _choose_inlined(view)
     owner = _epilogues(view, inlined)
     taken = {e.index for e in owner.values()}
@@ -185,12 +192,7 @@ def _through(view: FuncView, reads: Sequence[Access], inlined: set[int]) -> tupl
         found.extend(_compose(read, access) for access in inner)
     unique: list[Access] = []
     for access in found:
-        if not any(
-            a.buffer.same_as(access.buffer)
-            and a.coefficients == access.coefficients
-            and [str(o) for o in a.offsets] == [str(o) for o in access.offsets]
-            for a in unique
-        ):
+        if not any(a.same(access) for a in unique):
             unique.append(access)
     return tuple(unique)
 

@@ -44,12 +44,12 @@ class Decision:
 class Rule(ScheduleRule):
     """Base of every rule of this package; also a rule for ``tvm.s_tir.dlight.ApplyDefaultSchedule``.
 
-    Subclasses set ``name`` (as in ``AUTOTIR_PLAN`` and the report) and write :meth:`match`, :meth:`plans` and
-    :meth:`schedule`.
+    Subclasses set ``name`` (as in ``AUTOTIR_PLAN`` and the report) and ``knob_names`` (the fields of its
+    plans that are knobs), and write :meth:`match`, :meth:`plans` and :meth:`schedule`.
     """
 
     name: ClassVar[str] = "Rule"
-    device: ClassVar[str] = "cpu"
+    knob_names: ClassVar[frozenset[str]] = frozenset()
 
     def match(self, view: FuncView, machine: CpuMachine) -> Any | Reject:
         """What the function computes, or a :class:`Reject`. Reads only."""
@@ -83,6 +83,10 @@ class Rule(ScheduleRule):
         if isinstance(plans, Reject):
             return plans
         wanted = settings.current().plan.get(self.name, {})
+        unknown = sorted(k for k in wanted if k.rpartition(".")[2] not in self.knob_names)
+        if unknown:
+            known = ", ".join(sorted(self.knob_names)) or "none"
+            raise ValueError(f"AUTOTIR_PLAN: {self.name} has no knob {', '.join(unknown)}; it has {known}")
         return Decision(match, tuple(override_knobs(p, wanted) for p in plans))
 
     def build(self, func: Any, decision: Decision, plan: Any, tunable: bool = False) -> Schedule:

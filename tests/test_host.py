@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -158,6 +159,40 @@ def test_tile_registers_are_left_out():
     _, mattr, features = chosen(cpu)
     assert {"-amx-tile", "-amx-int8", "-amx-bf16"} <= set(mattr)
     assert not features & host.AMX
+
+
+@pytest.mark.parametrize(
+    ("report", "narrow"),
+    [
+        ("skylake-x", True),
+        ("half an avx-512", False),
+        ("sapphire rapids", False),
+        ("zen 4", False),
+        ("zen 4 without avx-512", False),
+    ],
+)
+def test_only_cpus_whose_clock_drops_keep_the_hint_against_wide_vectors(report, narrow):
+    vendor, flags, _, _ = X86_REPORTS[report]
+    _, mattr, features = chosen(parse_x86_cpuinfo(x86_cpuinfo(vendor, flags)))
+    assert ("prefer-256-bit" in features) == narrow
+    assert ("-prefer-256-bit" in mattr) == (report == "sapphire rapids")
+
+
+def test_the_hint_is_taken_off_a_plain_level_too():
+    cpu = parse_x86_cpuinfo(x86_cpuinfo("Unheard Of", SAPPHIRE_RAPIDS))
+    mcpu, mattr, features = chosen(cpu)
+    assert (mcpu, "-prefer-256-bit" in mattr) == ("x86-64-v4", True)
+    assert "prefer-256-bit" not in features
+
+
+@pytest.mark.parametrize(("report", "register"), [("skylake-x", "ymm"), ("sapphire rapids", "zmm")])
+def test_llvm_vectorises_what_is_left_to_it_as_wide_as_the_clock_allows(report, register):
+    vendor, flags, _, _ = X86_REPORTS[report]
+    mcpu, mattr, _ = chosen(parse_x86_cpuinfo(x86_cpuinfo(vendor, flags)))
+    target = Target({"kind": "llvm", "mtriple": X86, "mcpu": mcpu, "mattr": list(mattr)})
+    assembly = tvm.compile(vector_add, target=target).mod.inspect_source("asm")
+    assert len(re.findall(rf"vaddps\s.*%{register}", assembly)) >= 1
+    assert ("zmm" in assembly) == (register == "zmm")
 
 
 def test_kernel_names_become_llvms():

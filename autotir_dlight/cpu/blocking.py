@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ..machine import CpuMachine
 
 # Cycles of one core under which a nest stays on one thread: waking TVM's pool and waiting for it takes 5 to 7
-# microseconds (measured on 2 cores), so that two threads start to win at about twice that.
-PARALLEL_MIN_CYCLES = 20_000
+# microseconds (measured on 2 cores), so that two threads start to win at two to three times that.
+PARALLEL_MIN_CYCLES = 40_000
 # Elements that one task of an elementwise nest moves at least, so that its start is paid back.
 TASK_ELEMENTS = 1 << 13
 # Tasks a core gets, so that an unlucky core does not hold up the others.

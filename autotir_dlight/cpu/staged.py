@@ -109,6 +109,8 @@ def row_cost(match: StageMatch) -> int:
 class StagedRule(Rule):
     """A CPU rule that takes a function when :meth:`wanted` says so of one of its stages."""
 
+    knob_names = frozenset({"inner", "width"})
+
     def wanted(self, match: StageMatch) -> bool | Reject:
         """Whether this stage is what the rule is about, or why it is not."""
         raise NotImplementedError
