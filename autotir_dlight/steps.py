@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._tvm import LoopRV, SBlockRV, Schedule, tirx
-from .blocks import Block
+from .blocks import Block, as_int
 
 PARTITION_HINT = "pragma_loop_partition_hint"
 
@@ -37,9 +37,21 @@ def fuse(sch: Schedule, loops: Sequence[LoopRV]) -> LoopRV:
 
 
 def parallelise(sch: Schedule, loops: Sequence[LoopRV]) -> None:
-    """``for i, j`` → ``parallel for ij``; nothing for no loops."""
-    if loops:
-        sch.parallel(fuse(sch, loops))
+    """``for i, j`` → ``parallel for ij``; loops of one step stay outside; nothing for no loops."""
+    busy = [loop for loop in loops if as_int(sch.get(loop).extent) != 1]
+    if busy:
+        sch.parallel(fuse(sch, busy if len(busy) < len(loops) and loops[-len(busy) :] == busy else loops))
+
+
+def separate_init(sch: Schedule, handle: SBlockRV, block: Block) -> None:
+    """``for i, k: {if k == 0: y = 0}; y += x`` → ``for i: y = 0`` and ``for i, k: y += x``.
+
+    An empty reduction then still writes its identity, which the nest on the left never does.
+    """
+    loops = list(sch.get_loops(handle))
+    reduce = {it.loop for it in block.iters if it.kind == "R" and it.loop >= 0}
+    if block.init is not None and reduce:
+        sch.decompose_reduction(handle, loops[min(reduce)])
 
 
 def vectorise_columns(sch: Schedule, loop: LoopRV, lanes: int) -> None:

@@ -139,10 +139,17 @@ def unrolled_reduce(extents: Sequence[int | None], body: int) -> int:
 
 
 def parallel_prefix(extents: Sequence[int | None], machine: CpuMachine) -> int:
-    """How many leading loops to fuse into the parallel one: enough tasks, no more."""
-    wanted, total = machine.cores * TASKS_PER_CORE, 1
+    """How many leading loops to fuse into the parallel one: enough tasks, no more.
+
+    Only the outermost loop of more than one step may be symbolic: TVM cannot bound the indices that come out
+    of a fused loop whose inner extent is unknown.
+    """
+    wanted, total, symbolic = machine.cores * TASKS_PER_CORE, 1, False
     for count, extent in enumerate(extents, start=1):
         if extent is None:
+            if total > 1 or symbolic:
+                return count - 1
+            symbolic = True
             continue
         total *= extent
         if total >= wanted:

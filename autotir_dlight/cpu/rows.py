@@ -147,7 +147,9 @@ def schedule_rows(nest: Nest, plan: RowPlan) -> None:
     else:
         if plan.ragged and plan.chunks > 1:
             sch.annotate(inner, steps.PARTITION_HINT, 1)
-        steps.parallelise(sch, sch.get_loops(handle)[:depth][: plan.parallel])
+        loops = list(sch.get_loops(handle))
+        steps.parallelise(sch, loops[:depth][: plan.parallel])
+        sch.decompose_reduction(handle, loops[depth])
 
 
 def _fuse_run(sch: Schedule, handle: SBlockRV, block: Block, suffix: int) -> LoopRV:

@@ -187,3 +187,5 @@ def schedule_stage(nest: Nest, plan: StagePlan) -> None:
         schedule_tile(nest, plan)
     elif isinstance(plan, PackedPlan):
         schedule_packed(nest, plan)
+    elif nest.stage.kind in ("reduction", "contraction"):
+        steps.separate_init(nest.sch, nest.anchor, nest.stage.anchor)

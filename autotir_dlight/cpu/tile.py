@@ -244,8 +244,11 @@ def schedule_tile(nest: Nest, plan: TilePlan) -> None:
         loops = steps.iter_loops(sch, nest.anchor, block)
         live = [it for it in block.iters if it.loop >= 0]
         spatial = [loop for loop, it in zip(loops, live) if it.kind == "S"]
-        sch.reorder(*spatial, *[loop for loop, it in zip(loops, live) if it.kind == "R"])
+        reduce = [loop for loop, it in zip(loops, live) if it.kind == "R"]
+        sch.reorder(*spatial, *reduce)
         steps.parallelise(sch, spatial[: plan.parallel])
+        if reduce:
+            sch.decompose_reduction(nest.anchor, reduce[0])
         return
     if plan.pack_rows:
         _pack_rows(nest, plan)
