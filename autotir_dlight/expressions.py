@@ -26,6 +26,8 @@ _COSTLY_CALLS = frozenset(
     "call_pure_extern".split()
 )
 
+# Calls that TVM's LLVM back end can lower for one element only: on vectors it fails (0.27).
+_SCALAR_CALLS = frozenset(("cosh", "sinh"))
 
 # A call of the mathematics library, in simple operations.
 COSTLY_WORK = 20
@@ -46,6 +48,7 @@ class ExprStats:
     stores: int = 0
     statements: int = 0
     nested_blocks: int = 0
+    scalar_only: bool = False
     opaque_call: str = ""
 
     @property
@@ -59,16 +62,17 @@ def expr_stats(root: Any) -> ExprStats:
     """Count the operations under ``root``, index arithmetic left out."""
     keys = "arithmetic divisions conditions branches costly loads casts size stores statements nested_blocks"
     counts = dict.fromkeys(keys.split(), 0)
-    opaque = ""
+    opaque, scalar_only = "", False
 
     def bump(key: str) -> None:
         counts[key] += 1
         counts["size"] += 1
 
     def on_call(call: Any) -> None:
-        nonlocal opaque
+        nonlocal opaque, scalar_only
         name = call.op.name if isinstance(call.op, ir.Op) else str(getattr(call.op, "name_hint", call.op))
         short = name.rpartition(".")[2]
+        scalar_only = scalar_only or short in _SCALAR_CALLS
         if short in _COSTLY_CALLS:
             bump("costly")
         elif short in _CHEAP_CALLS:
@@ -99,7 +103,7 @@ def expr_stats(root: Any) -> ExprStats:
             (_STATEMENTS, lambda _: bump("statements")),
         ],
     )
-    return ExprStats(**counts, opaque_call=opaque)
+    return ExprStats(**counts, scalar_only=scalar_only, opaque_call=opaque)
 
 
 def branch_conditions(root: Any) -> list[Any]:

@@ -49,7 +49,8 @@ class Stage:
     """One loop nest of the function that will come out.
 
     ``reads`` are the anchor's accesses with inlined producers looked through, in terms of its iterators;
-    ``branch_iters`` the iterators that some inlined condition depends on.
+    ``branch_iters`` the iterators that some inlined condition depends on; ``scalar_only`` says that some call
+    cannot be vectorised.
     """
 
     kind: StageKind
@@ -59,6 +60,7 @@ class Stage:
     branch_iters: frozenset[int]
     work: int
     costly: int
+    scalar_only: bool
     epilogue: Stage | None = None
     contraction: Contraction | None = None
     note: str = ""
@@ -296,6 +298,8 @@ def _epilogue_of(view: FuncView, anchor: Block, inlined: set[int]) -> Block | No
     root = view.blocks[roots.pop()]
     if root.value is None or len(view.writers(root.writes[0].buffer)) != 1:
         return None
+    if any(b.stats.scalar_only for b in (root, *(view.blocks[i] for i in _inside(view, root, inlined)))):
+        return None
     return root if _ready_before(view, anchor, root, inlined) else None
 
 
@@ -325,6 +329,7 @@ def _stage(view: FuncView, block: Block, inlined: set[int], epilogue: Block | No
     reads = _through(view, block.reads, inlined)
     work = block.stats.work + sum(view.blocks[i].stats.work for i in reached)
     costly = block.stats.costly + sum(view.blocks[i].stats.costly for i in reached)
+    scalar_only = any(b.stats.scalar_only for b in (block, *(view.blocks[i] for i in reached)))
     kind: StageKind = "serial" if block.opaque else "map" if block.is_injective else "reduction"
     stage = Stage(
         kind,
@@ -334,6 +339,7 @@ def _stage(view: FuncView, block: Block, inlined: set[int], epilogue: Block | No
         _branches(view, block, reached),
         work,
         costly,
+        scalar_only,
         None if epilogue is None else _stage(view, epilogue, inlined, None),
         note=block.opaque,
     )

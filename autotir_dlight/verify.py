@@ -18,22 +18,11 @@ import numpy as np
 from tvm import runtime
 
 from ._tvm import IRModule, Target, relax, tirx
+from .element_ranges import Env, Facts, Span, analyzer_at, element_spans, facts_of, relax_spans, symbols
 from .errors import TargetError, first_line
 from .host import AMX, detect_cpu, host_target
 from .machine import ARM_FEATURES, X86_FEATURES, CpuMachine
-from .random_inputs import (
-    Env,
-    Facts,
-    analyzer_at,
-    draw,
-    environments,
-    facts_of,
-    largest_elements,
-    random_args,
-    relax_argument,
-    relax_largest,
-    symbols,
-)
+from .random_inputs import draw, environments, random_args, relax_argument
 
 __all__ = ["VerifyEntry", "VerifyReport", "compare", "random_args", "run_primfunc", "verify"]
 
@@ -339,10 +328,10 @@ class _Case:
         written = {facts.root(buffer) for buffer, _ in facts.stores}
         outputs = [k for k, param in enumerate(self.func.params) if param in written]
         want = self._call(0, args)
-        largest = largest_elements(facts, self.env, {})
+        spans = element_spans(facts, self.env, {})
         start = list(args)
         for k in outputs:
-            start[k] = _spoil(want[k], largest.get(self.func.params[k]))
+            start[k] = _spoil(want[k], spans.get(self.func.params[k]))
         got = self._call(1, start)
         entries = self._compare(outputs, want, got, facts)
         if all(entry.ok for entry in entries):
@@ -375,8 +364,8 @@ class _RelaxCase(_Case):
     module: Any
 
     def _run(self, rng: np.random.Generator) -> list[VerifyEntry]:
-        largest = relax_largest(self.module, self.name, self.env)
-        args = [relax_argument(p.ty, self.env, rng, largest.get(p)) for p in self.func.params]
+        spans = relax_spans(self.module, self.name, self.env)
+        args = [relax_argument(p, self.env, rng, spans.get(p)) for p in self.func.params]
         want, got = self._call(0, args), self._call(1, args)
         if len(want) != len(got):
             error = f"before gives {len(want)} outputs and after {len(got)}"
@@ -402,13 +391,14 @@ def _call(function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
     return [t.numpy() if isinstance(a, np.ndarray) else a for t, a in zip(tensors, args, strict=True)]
 
 
-def _spoil(right: np.ndarray, largest: int | None) -> np.ndarray:
-    """Elements that all differ from the right ones by more than any tolerance."""
+def _spoil(right: np.ndarray, span: Span | None) -> np.ndarray:
+    """Elements that all differ from the right ones by more than any tolerance, in ``span`` where given."""
     if right.dtype == np.bool_:
         return ~right
     if right.dtype.kind in "iu":
-        if largest is not None:
-            return ((right.astype(np.int64) + 1) % (largest + 1)).astype(right.dtype)
+        if span is not None:
+            low, high = span
+            return ((right.astype(np.int64) - low + 1) % (high - low + 1) + low).astype(right.dtype)
         return right ^ right.dtype.type(0x55)
     values = right.astype(np.float64)
     finite = np.abs(values[np.isfinite(values)])

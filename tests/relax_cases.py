@@ -19,8 +19,8 @@ import tvm
 from tvm import relax, tirx
 
 import autotir_dlight as dl
-from autotir_dlight import verify
 from autotir_dlight.errors import last_line
+from autotir_dlight.verify import compare
 
 # A symbolic dimension's values, one a run: n may be empty; m, k and the sides of images h and w may not.
 EXTENTS = {"n": (0, 1, 37), "m": (1, 5, 70), "k": (3, 8, 19), "h": (9, 12, 22), "w": (8, 11, 20)}
@@ -112,7 +112,8 @@ class Outcome:
     def merge(self, other: Outcome) -> None:
         self.failed |= other.failed
         self.skipped |= other.skipped
-        self.rules |= other.rules
+        for rule, functions in other.rules.items():
+            self.rules.setdefault(rule, set()).update(functions)
 
 
 def _compile(cases: Sequence[Case], target: Any, relax_pipeline: Any = "default") -> Any:
@@ -147,8 +148,8 @@ def check(cases: Sequence[Case], target: Any) -> Outcome:
         return Outcome(failed={cases[0].id: f"not scheduled: {'; '.join(undone)}"})
     for position, case in enumerate(cases):
         _compare(case, f"case{position}", plain, ours, outcome)
-    if len(cases) == 1:
-        outcome.rules[cases[0].id] = {e.rule for e in report}
+    for entry in report:
+        outcome.rules.setdefault(entry.rule, set()).add(entry.function)
     return outcome
 
 
@@ -178,7 +179,7 @@ def _compare(case: Case, name: str, plain: Any, ours: Any, outcome: Outcome) -> 
             return
         for k, (one, two) in enumerate(zip(want, got)):
             rtol = TOLERANCE.get(str(one.dtype), 0.0)
-            entry = verify.compare(case.id, f"output {k}", {"run": run}, one, two, rtol)
+            entry = compare(case.id, f"output {k}", {"run": run}, one, two, rtol)
             if not entry.ok:
                 outcome.failed[case.id] = str(entry)
                 return

@@ -13,7 +13,8 @@ from tvm import relax
 from tvm.script import tirx as T
 
 from autotir_dlight.host import HostCpu
-from autotir_dlight.random_inputs import environments, random_args, relax_largest
+from autotir_dlight.element_ranges import relax_spans
+from autotir_dlight.random_inputs import environments, random_args
 from autotir_dlight.verify import compare, run_primfunc, verify
 
 TARGET = tvm.target.Target({"kind": "llvm"})
@@ -441,8 +442,8 @@ def test_relax_modules_are_run_whole():
 def test_relax_index_inputs_are_in_range():
     module = relax_module()
     env = environments(module["main"], {"n": 3})[0]
-    largest = relax_largest(module, "main", env)
-    assert {param.name: bound for param, bound in largest.items()} == {"i": 15}
+    spans = relax_spans(module, "main", env)
+    assert {param.name: span for param, span in spans.items()} == {"i": (0, 15)}
 
 
 def test_a_relax_module_may_be_built():

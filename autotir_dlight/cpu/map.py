@@ -71,6 +71,7 @@ def plan_map(match: StageMatch) -> MapPlan | SerialPlan:
     last = live[-1]
     vector = last not in stage.branch_iters and all(contiguous(a, last) for a in accesses)
     vector = vector and block.writes[0].stride(last) == 1 and block.value is not None
+    vector = vector and not stage.scalar_only
     suffix = 1
     while vector and suffix < len(live):
         i, j = live[-suffix - 1], live[-suffix]

@@ -28,7 +28,6 @@ from typing import Any
 from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from ..blocks import Access
-from ..expressions import uses_any
 from ..patterns import Contraction
 from .blocking import choose_tile, parallel_prefix, widest_dividing
 from .nest import Nest, StageMatch, is_parallel, result_lanes
@@ -183,7 +182,10 @@ def _index_iters(sch: Schedule, handle: SBlockRV, region: Any) -> list[int | Non
 
 @dataclass
 class _Gemm:
-    """Handles of a contraction in GEMM form; ``head`` counts the batch loops."""
+    """Handles of a contraction in GEMM form; ``head`` counts the batch loops.
+
+    ``row_at`` and ``column_at`` are the positions of the tiled iterator among those of the pack blocks.
+    """
 
     anchor: SBlockRV
     row_pack: SBlockRV
@@ -191,6 +193,8 @@ class _Gemm:
     final: SBlockRV
     head: int
     has_rows: bool
+    row_at: int = 0
+    column_at: int = 0
 
 
 def schedule_packed(nest: Nest, plan: PackedPlan) -> None:
@@ -283,7 +287,9 @@ def _panel_layouts(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> None:
         if not tiled:
             continue
         rank = len(sch.get(pack).writes[0].region)
-        where = _tiled_dim(sch, gemm, pack, gemm.head + int(gemm.has_rows and pack is gemm.column_pack))
+        columns = pack is gemm.column_pack
+        where = _tiled_dim(sch, gemm, pack, gemm.head + int(gemm.has_rows and columns))
+        gemm.row_at, gemm.column_at = (gemm.row_at, where) if columns else (where, gemm.column_at)
         sch.transform_layout(pack, ("write", 0), steps.index_map(sch, pack, _panel(where, tile), rank))
     if plan.constant_rows:
         sch.annotate(gemm.row_pack, steps.LAYOUT_REWRITE, True)
@@ -368,14 +374,7 @@ def _place_packs(nest: Nest, plan: PackedPlan, gemm: _Gemm, outer: Sequence[Loop
     iters = len(sch.get(streamed).iter_vars)
     own = own[len(own) - iters :]
     if streamed is gemm.column_pack:
-        _pack_columns(sch, plan, own, _tiled_iter(sch, streamed))
-
-
-def _tiled_iter(sch: Schedule, pack: SBlockRV) -> int:
-    """The position among the pack block's iterators of the one that is tiled: the fastest of a panel."""
-    block = sch.get(pack)
-    variables = [iv.var for iv in block.iter_vars]
-    return uses_any(block.body.indices[-1], variables).index(True)
+        _pack_columns(sch, plan, own, gemm.column_at)
 
 
 def _pack_columns(sch: Schedule, plan: PackedPlan, own: Sequence[LoopRV], tiled: int) -> None:
@@ -397,7 +396,7 @@ def _pack_beforehand(sch: Schedule, plan: PackedPlan, gemm: _Gemm, pack: SBlockR
     is_columns = pack is gemm.column_pack
     if not is_columns and not gemm.has_rows:
         return
-    tiled = _tiled_iter(sch, pack)
+    tiled = gemm.column_at if is_columns else gemm.row_at
     tiles, inside = sch.split(loops[tiled], [None, plan.columns_tile if is_columns else plan.rows])
     head, rest = loops[:tiled], loops[tiled + 1 :]
     if is_columns:

@@ -94,7 +94,7 @@ def plan_rows(match: StageMatch) -> RowPlan | SerialPlan:
     parallel = is_parallel(match, result_lanes(match))
     chunks = _chunks(block.volume(block.spatial), length, machine) if parallel else 1
     lanes = max(1, min(machine.lanes(a.dtype) for a in (*stage.reads, block.writes[0])))
-    if any(i in stage.branch_iters for i in run):
+    if stage.scalar_only or any(i in stage.branch_iters for i in run):
         lanes = 1
     lanes, vectors = _vectors(lanes, None if length is None else length // chunks)
     ragged = length is None or length % (chunks * lanes * vectors) != 0

@@ -102,7 +102,7 @@ def plan_tile(match: StageMatch) -> TilePlan | SerialPlan:
     column = run[-1]
     vector = column not in stage.branch_iters and all(contiguous(r, column) for r in stage.reads)
     extent = block.volume(run)
-    if not vector or extent is None:
+    if not vector or extent is None or stage.scalar_only:
         return _row_buffer(match, run)
     row, broadcast = _row_iter(match, run)
     tile = choose_tile(
