@@ -105,8 +105,7 @@ class Facts:
 
 
 _REDUCTION_ITER = 2
-_SHIFTS = ("tirx.shift_left", "tirx.shift_right")
-_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.LShift, tirx.RShift)
 
 
 def facts_of(func: Any) -> Facts:
@@ -141,10 +140,6 @@ def facts_of(func: Any) -> Facts:
         if str(expr.ty).startswith(_INTEGERS) and not isinstance(expr, tirx.IntImm):
             facts.divisors.append(expr)
 
-    def on_call(call: Any) -> None:
-        if isinstance(call.op, ir.Op) and call.op.name in _SHIFTS:
-            on_divisor(call.args[1])
-
     structural_walk(
         func.body,
         [
@@ -152,10 +147,9 @@ def facts_of(func: Any) -> Facts:
             (tirx.BufferStore, on_store),
             (SBlock, on_block),
             (SBlockRealize, on_realize),
-            (tirx.Bind, lambda let: facts.lets.__setitem__(let.var, let.value)),
+            ((tirx.Bind, tirx.Let), lambda let: facts.lets.__setitem__(let.var, let.value)),
             (tirx.For, lambda loop: facts.loops.__setitem__(loop.loop_var, (loop.min, loop.extent))),
             (_DIVISIONS, lambda node: on_divisor(node.b)),
-            (ir.Call, on_call),
         ],
     )
     return facts

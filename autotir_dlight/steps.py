@@ -71,6 +71,8 @@ def reads_index(sch: Schedule, handle: SBlockRV, buffer: Any) -> int:
     raise LookupError(f"the block does not read {buffer}")
 
 
+# Of a function: the parameters whose layout may change; of a block: that it packs such a parameter.
+LAYOUT_FREE = "layout_free_buffers"
 LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
 

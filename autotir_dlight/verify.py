@@ -451,7 +451,7 @@ def compare(
 def _relax_value(arg: Any) -> Any:
     import tvm
 
-    if isinstance(arg, tuple):
+    if type(arg) is tuple:
         return tuple(_relax_value(item) for item in arg)
     return tvm.runtime.tensor(arg) if isinstance(arg, np.ndarray) else arg
 

@@ -171,7 +171,8 @@ def split_map(outer: int | None, suffix: int | None, lanes: int, machine: CpuMac
     if suffix is None:
         return MapSplit(lanes, TASK_ELEMENTS // lanes // 8, True)
     width = widest_dividing(suffix, lanes)
-    ragged = width * 2 < lanes and suffix >= 4 * lanes
+    # Inside a symbolic loop TVM cannot cut off a ragged end: it mixes int32 and int64.
+    ragged = width * 2 < lanes and suffix >= 4 * lanes and outer is not None
     if ragged:
         width = lanes
     count = ceil_div(suffix, width)
@@ -181,6 +182,6 @@ def split_map(outer: int | None, suffix: int | None, lanes: int, machine: CpuMac
         return MapSplit(width, count, ragged)
     wanted = max(1, min(TASK_ELEMENTS // width, ceil_div(count * (outer or 1), tasks)))
     inner = nearest_divisor(count, wanted)
-    if inner * 4 < wanted or inner > 4 * wanted:
+    if (inner * 4 < wanted or inner > 4 * wanted) and outer is not None:
         return MapSplit(width, min(wanted, count), True)
     return MapSplit(width, inner, ragged)

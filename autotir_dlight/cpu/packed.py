@@ -57,7 +57,7 @@ class PackedPlan:
     pack_lanes: int
     write_lanes: int
     ragged_columns: bool
-    symbolic_rows: bool
+    cut_edges: bool
     parallel: int
     cost: int
 
@@ -113,7 +113,7 @@ def plan_packed(match: StageMatch) -> PackedPlan | None:
         pack_lanes,
         lanes if columns is None else widest_dividing(columns, lanes),
         ragged,
-        rows is None,
+        rows is not None and all(extent is not None for extent in batch),
         parallel,
         round(1000 * cost),
     )
@@ -339,13 +339,13 @@ def _vectorise(sch: Schedule, handle: SBlockRV, plan: PackedPlan, gemm: _Gemm) -
 def _write_tile(sch: Schedule, plan: PackedPlan, gemm: _Gemm, depth: int) -> None:
     """Vectorise the write-back; a ragged edge is cut off into a loop of its own.
 
-    With symbolic rows it is not: TVM's loop partitioning then compares int32 with int64 and fails.
+    Inside a symbolic loop it is not: TVM's loop partitioning then compares int32 with int64 and fails.
 
     Its outer loops stay rolled: LLVM still keeps the accumulators in registers along k, and an epilogue is
     compiled once instead of once a register.
     """
     own = list(sch.get_loops(gemm.final))[depth:]
-    cut = plan.ragged_columns and not plan.symbolic_rows
+    cut = plan.ragged_columns and plan.cut_edges
     width = plan.lanes if cut and plan.write_lanes * 2 < plan.lanes else plan.write_lanes
     if width > 1:
         outer, inner = sch.split(own[-1], [None, width])
@@ -386,7 +386,7 @@ def _pack_columns(sch: Schedule, plan: PackedPlan, own: Sequence[LoopRV], tiled:
     if plan.pack_lanes > 1:
         groups, lanes = sch.split(inner, [None, plan.pack_lanes])
         sch.vectorize(lanes)
-        if plan.ragged_columns:
+        if plan.ragged_columns and plan.cut_edges:
             sch.annotate(groups, steps.PARTITION_HINT, 1)
 
 

@@ -25,7 +25,7 @@ from ..blocks import Block
 from ..knobs import Knob, knob
 from ..machine import CpuMachine
 from ..patterns import windowed
-from .blocking import TASKS_PER_CORE, ceil_div, nearest_divisor, parallel_prefix
+from .blocking import TASKS_PER_CORE, ceil_div, nearest_divisor, parallel_prefix, widest_dividing
 from .map import SerialPlan, flat
 from .nest import Nest, StageMatch, is_parallel, result_lanes
 
@@ -34,6 +34,8 @@ from .nest import Nest, StageMatch, is_parallel, result_lanes
 MAX_PARTIAL_VECTORS = 4
 # Steps along k that a vector of partials must get before its final scalar combine is paid back.
 MIN_STEPS = 4
+# Fewer lanes than this are not worth the final combine.
+MIN_EXACT_LANES = 4
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def plan_rows(match: StageMatch) -> RowPlan | SerialPlan:
     if stage.scalar_only or any(i in stage.branch_iters for i in run):
         lanes = 1
     lanes, vectors = _vectors(lanes, None if length is None else length // chunks)
+    if length is not None and block.volume(block.spatial) is None:
+        lanes, vectors = _exact_vectors(lanes, length)
     ragged = length is None or length % (chunks * lanes * vectors) != 0
     prefix = _row_prefix(match, chunks) if parallel else 0
     width = knob(lanes * vectors, [lanes, 2 * lanes, 4 * lanes], "partial sums that hide the add's latency")
@@ -120,6 +124,12 @@ def _vectors(lanes: int, length: int | None) -> tuple[int, int]:
     while vectors > 1 and length is not None and length < lanes * vectors * vectors * MIN_STEPS:
         vectors //= 2
     return lanes, vectors
+
+
+def _exact_vectors(lanes: int, length: int) -> tuple[int, int]:
+    """Lanes that divide the row: inside a symbolic loop TVM cannot cut off the ragged end (mixed types)."""
+    exact = widest_dividing(length, lanes)
+    return (exact, 1) if exact >= MIN_EXACT_LANES else (1, 1)
 
 
 def _row_prefix(match: StageMatch, chunks: int) -> int:

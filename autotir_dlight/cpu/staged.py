@@ -154,6 +154,8 @@ class StagedRule(Rule):
         handles = steps.block_handles(sch)
         for index in match.staging.inline:
             sch.compute_inline(handles[index])
+        if any(isinstance(p, RowPlan) for p in plan.stages):
+            _wrap_single_elements(sch, match, handles)
         for stage, stage_plan, apart in zip(match.staging.stages, plan.stages, plan.epilogues):
             epilogue = None if stage.epilogue is None else handles[stage.epilogue.anchor.index]
             nest = Nest(sch, match.stage_match(stage), handles[stage.anchor.index], epilogue, draw)
@@ -171,6 +173,14 @@ class StagedRule(Rule):
         if others:
             found["other stages"] = others
         return found
+
+
+def _wrap_single_elements(sch: Schedule, match: FunctionMatch, handles: Sequence[SBlockRV]) -> None:
+    """``B[()]`` → ``for u in 1: B[()]``: ``rfactor`` fails an internal check beside a block without loops."""
+    kept = set(range(len(match.view.blocks))) - set(match.staging.inline)
+    for index in sorted(kept):
+        if match.view.blocks[index].loop_count == 0:
+            sch.add_unit_loop(handles[index])
 
 
 def _epilogue_nest(nest: Nest, match: FunctionMatch, stage: Stage, handle: SBlockRV) -> Nest:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from .._tvm import (
 from ..apply import ApplyDefaultSchedule
 from ..report import Report
 from ..rules import rules as default_rules
-from ..steps import LAYOUT_REWRITE
+from ..steps import LAYOUT_FREE, LAYOUT_REWRITE
 from ..vector_math import VectorMath
 from .fold import FoldConstants
 
@@ -31,10 +32,33 @@ Pass = Any
 _T = relax.transform
 
 
+@module_pass(opt_level=0, name="autotir.DecomposeForInference")
+class DecomposeForInference:
+    """Batch norm as a scale and a shift that fold into the convolution before it; dropout as nothing.
+
+    Upstream's pass does so whatever a batch norm's ``training`` says; a module that has one in training mode
+    is left to its legalisation, which computes the statistics of the batch.
+    """
+
+    def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
+        """The pass: a new module, or ``mod`` itself."""
+        batch_norm = ir.Op.get("relax.nn.batch_norm")
+        training: list[bool] = []
+
+        def on_call(call: Any) -> None:
+            if call.op == batch_norm:
+                training.append(bool(call.attrs.training))
+
+        for _var, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                structural_walk(func, [(ir.Call, on_call)])
+        return mod if any(training) else _T.DecomposeOpsForInference()(mod)
+
+
 def graph_passes() -> list[Pass]:
     """From operators to fused TensorIR functions, constants folded."""
     return [
-        _T.DecomposeOpsForInference(),
+        DecomposeForInference(),
         _T.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
@@ -66,28 +90,43 @@ def lowering_passes() -> list[Pass]:
 
 @module_pass(opt_level=0, name="autotir.MarkConstantWeights")
 class MarkConstantWeights:
-    """Let rules change the layout of constant arguments (``layout_free_buffers``).
+    """Let rules change the layout of arguments that are constants in every call (``layout_free_buffers``).
 
-    Upstream's pass also marks the parameters behind ``num_input``, whose packing would then run on every
-    call; the calling interface and its cost stay as they are here, so that attribute is hidden from it.
+    Upstream's ``AttachAttrLayoutFreeBuffers`` also marks the parameters behind ``num_input``, whose packing
+    would then run on every call, and breaks functions without blocks whose shapes are symbolic.
     """
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
-        """The pass: functions that are called with constants get the attribute."""
-        hidden: dict[str, int] = {}
-        functions: dict[Any, Any] = {}
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function) and func.attrs and "num_input" in func.attrs:
-                hidden[var.name_hint] = int(func.attrs["num_input"])
-                func = func.without_attr("num_input")
-            functions[var] = func
-        marked = _T.AttachAttrLayoutFreeBuffers()(
-            IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-        )
-        for var, func in list(marked.functions_items()):
-            if var.name_hint in hidden:
-                marked[var] = func.with_attr("num_input", hidden[var.name_hint])
-        return marked
+        """The pass: a new module; functions that are called with constants have the attribute."""
+        constants = _constant_positions(mod)
+        updated = {
+            var: func.with_attr(LAYOUT_FREE, sorted(constants[var])) if constants.get(var) else func
+            for var, func in mod.functions_items()
+        }
+        return IRModule(updated, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _constant_positions(mod: IRModule) -> dict[Any, set[int]]:
+    """For each function that is only ever called by ``call_tir``: the arguments that always are constants."""
+    call_tir = ir.Op.get("relax.call_tir")
+    found: dict[Any, set[int]] = {}
+    calls: Counter[Any] = Counter()
+    uses: Counter[Any] = Counter()
+
+    def on_call(call: Any) -> None:
+        if call.op == call_tir and isinstance(call.args[1], ir.Tuple):
+            here = {i for i, a in enumerate(call.args[1].fields) if isinstance(a, ir.GenericConst)}
+            callee = call.args[0]
+            found[callee] = found[callee] & here if callee in found else here
+            calls[callee] += 1
+
+    def on_use(var: Any) -> None:
+        uses[var] += 1
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            structural_walk(func, [(ir.Call, on_call), (ir.GlobalVar, on_use)])
+    return {var: where for var, where in found.items() if calls[var] == uses[var]}
 
 
 @module_pass(opt_level=0, name="autotir.SplitPacking")
