@@ -52,7 +52,8 @@ class Access:
     """A read or a write of ``buffer`` at ``indices``.
 
     ``coefficients[d][i]`` is the factor of iterator ``i`` in index ``d``; a row is ``None`` where the index
-    is not affine in the iterators. ``strides[d]`` is the buffer's stride in elements (``None``: symbolic).
+    is not affine in the iterators; ``used[d]`` are the iterators in index ``d``, ``arity`` is how many the
+    block has. ``strides[d]`` is the buffer's stride in elements (``None``: symbolic).
     """
 
     buffer: Any
@@ -60,7 +61,8 @@ class Access:
     coefficients: tuple[tuple[int, ...] | None, ...]
     offsets: tuple[Any, ...]
     strides: tuple[int | None, ...]
-    used: tuple[frozenset[int], ...] = ()
+    used: tuple[frozenset[int], ...]
+    arity: int
 
     @property
     def dtype(self) -> str:
@@ -238,7 +240,9 @@ def _access(buffer: Any, indices: Sequence[Any], variables: list[Any]) -> Access
         else:
             rows.append(tuple(n for n in numbers if n is not None) if variables else ())
             offsets.append(terms[-1] if variables else index)
-    return Access(buffer, tuple(indices), tuple(rows), tuple(offsets), _strides(buffer), tuple(used))
+    return Access(
+        buffer, tuple(indices), tuple(rows), tuple(offsets), _strides(buffer), tuple(used), len(variables)
+    )
 
 
 def _kind(iter_var: Any) -> Kind:
@@ -265,55 +269,54 @@ def _bind(loops: list[Any], realize: Any) -> list[int] | str:
 
 
 def _block_of(nest: Any, index: int) -> Block | str:
+    """The block at the bottom of a loop nest, or why the nest can't be seen as one."""
     loops: list[Any] = []
     while isinstance(nest, tirx.For):
         loops.append(nest)
         nest = nest.body
     if not isinstance(nest, SBlockRealize):
         return "a statement stands outside of every block"
-    block = nest.block
-    opaque = ""
     if any(int(loop.kind) != int(tirx.ForKind.SERIAL) for loop in loops):
         return "a loop is already parallel, vectorised, unrolled or bound"
-    if as_int(nest.predicate) != 1:
-        opaque = "the block has a predicate"
+    block = nest.block
     binding = _bind(loops, nest)
-    if isinstance(binding, str):
-        opaque, binding = opaque or binding, [-1] * len(block.iter_vars)
+    where = [-1] * len(block.iter_vars) if isinstance(binding, str) else binding
     variables = [iv.var for iv in block.iter_vars]
-    iters = tuple(
-        Iter(_kind(iv), iv.var, as_int(iv.dom.extent), iv.dom.extent, loop)
-        for iv, loop in zip(block.iter_vars, binding)
-    )
-    if any(it.kind == "O" for it in iters):
-        opaque = opaque or "an iterator is neither parallel nor a commutative reduction"
-    if any(as_int(iv.dom.min) != 0 for iv in block.iter_vars):
-        opaque = opaque or "an iterator does not start at zero"
-    store = block.body
-    value = store.value if isinstance(store, tirx.BufferStore) else None
-    if block.alloc_buffers or block.match_buffers:
-        opaque = opaque or "the block allocates or matches buffers"
     reads, writes = _accesses(block, variables)
     stats = expr_stats(block.body)
-    if stats.opaque_call:
-        opaque = opaque or f"the block calls {stats.opaque_call}"
-    if stats.nested_blocks:
-        opaque = opaque or "the block holds blocks of its own"
-    annotations = {str(k): v for k, v in dict(block.annotations).items()}
     return Block(
-        index,
-        str(block.name_hint),
-        iters,
-        reads,
-        writes,
-        value,
-        block.init,
-        len(loops),
-        opaque,
-        stats,
-        _branch_iters(block.body, variables),
-        annotations,
+        index=index,
+        name=str(block.name_hint),
+        iters=tuple(
+            Iter(_kind(iv), iv.var, as_int(iv.dom.extent), iv.dom.extent, loop)
+            for iv, loop in zip(block.iter_vars, where)
+        ),
+        reads=reads,
+        writes=writes,
+        value=block.body.value if isinstance(block.body, tirx.BufferStore) else None,
+        init=block.init,
+        loop_count=len(loops),
+        opaque=_opaque(nest, stats) or (binding if isinstance(binding, str) else ""),
+        stats=stats,
+        branch_iters=_branch_iters(block.body, variables),
+        annotations={str(k): v for k, v in dict(block.annotations).items()},
     )
+
+
+def _opaque(realize: Any, stats: ExprStats) -> str:
+    """Why a block must be left as it is; ``""`` where it need not."""
+    block = realize.block
+    checks = {
+        "the block has a predicate": as_int(realize.predicate) != 1,
+        "an iterator is neither parallel nor a commutative reduction": any(
+            _kind(iv) == "O" for iv in block.iter_vars
+        ),
+        "an iterator does not start at zero": any(as_int(iv.dom.min) != 0 for iv in block.iter_vars),
+        "the block allocates or matches buffers": bool(block.alloc_buffers or block.match_buffers),
+        f"the block calls {stats.opaque_call}": bool(stats.opaque_call),
+        "the block holds blocks of its own": stats.nested_blocks > 0,
+    }
+    return next((reason for reason, holds in checks.items() if holds), "")
 
 
 def _branch_iters(body: Any, variables: list[Any]) -> frozenset[int]:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ._tvm import SBlock, TensorLoad, ir, structural_walk, tirx
@@ -58,52 +59,61 @@ class ExprStats:
         return simple + COSTLY_WORK * self.costly
 
 
-def expr_stats(root: Any) -> ExprStats:
-    """Count the operations under ``root``, index arithmetic left out."""
-    keys = "arithmetic divisions conditions branches costly loads casts size stores statements nested_blocks"
-    counts = dict.fromkeys(keys.split(), 0)
-    opaque, scalar_only = "", False
+class _Counter:
+    """Counts the nodes of an expression as the walk meets them."""
 
-    def bump(key: str) -> None:
-        counts[key] += 1
-        counts["size"] += 1
+    def __init__(self) -> None:
+        names = [f.name for f in fields(ExprStats) if f.type == "int"]
+        self.counts = dict.fromkeys(names, 0)
+        self.opaque_call = ""
+        self.scalar_only = False
 
-    def on_call(call: Any) -> None:
-        nonlocal opaque, scalar_only
+    def bump(self, key: str) -> None:
+        self.counts[key] += 1
+        self.counts["size"] += 1
+
+    def on_call(self, call: Any) -> None:
         name = call.op.name if isinstance(call.op, ir.Op) else str(getattr(call.op, "name_hint", call.op))
         short = name.rpartition(".")[2]
-        scalar_only = scalar_only or short in _SCALAR_CALLS
-        if short in _COSTLY_CALLS:
-            bump("costly")
-        elif short in _CHEAP_CALLS:
-            bump("branches" if short == "if_then_else" else "arithmetic")
-        else:
-            opaque = opaque or name
-            bump("costly")
+        self.scalar_only = self.scalar_only or short in _SCALAR_CALLS
+        if short in _CHEAP_CALLS:
+            self.bump("branches" if short == "if_then_else" else "arithmetic")
+            return
+        self.bump("costly")
+        if short not in _COSTLY_CALLS:
+            self.opaque_call = self.opaque_call or name
 
-    def on_arithmetic(node: Any) -> None:
-        if str(node.ty) != "int64":
-            bump("arithmetic")
+    def value(self, key: str) -> Callable[[Any], None]:
+        """Count a node that is no index arithmetic."""
 
-    def on_divide(node: Any) -> None:
-        if str(node.ty) != "int64":
-            bump("divisions")
+        def on_node(node: Any) -> None:
+            if str(node.ty) != "int64":
+                self.bump(key)
 
+        return on_node
+
+    def node(self, key: str) -> Callable[[Any], None]:
+        return lambda _: self.bump(key)
+
+
+def expr_stats(root: Any) -> ExprStats:
+    """Count the operations under ``root``, index arithmetic left out."""
+    counter = _Counter()
     structural_walk(
         root,
         [
-            (_ARITHMETIC, on_arithmetic),
-            (_DIVIDE, on_divide),
-            (_COMPARE, lambda _: bump("conditions")),
-            (tirx.Cast, lambda _: bump("casts")),
-            (TensorLoad, lambda _: bump("loads")),
-            (tirx.BufferStore, lambda _: bump("stores")),
-            (ir.Call, on_call),
-            (SBlock, lambda _: bump("nested_blocks")),
-            (_STATEMENTS, lambda _: bump("statements")),
+            (_ARITHMETIC, counter.value("arithmetic")),
+            (_DIVIDE, counter.value("divisions")),
+            (_COMPARE, counter.node("conditions")),
+            (tirx.Cast, counter.node("casts")),
+            (TensorLoad, counter.node("loads")),
+            (tirx.BufferStore, counter.node("stores")),
+            (ir.Call, counter.on_call),
+            (SBlock, counter.node("nested_blocks")),
+            (_STATEMENTS, counter.node("statements")),
         ],
     )
-    return ExprStats(**counts, scalar_only=scalar_only, opaque_call=opaque)
+    return ExprStats(**counter.counts, scalar_only=counter.scalar_only, opaque_call=counter.opaque_call)
 
 
 def branch_conditions(root: Any) -> list[Any]:

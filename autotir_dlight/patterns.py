@@ -201,7 +201,7 @@ def _through(view: FuncView, reads: Sequence[Access], inlined: set[int]) -> tupl
 
 def _compose(outer: Access, inner: Access) -> Access:
     """``inner`` is in terms of the iterators that ``outer`` indexes; rewrite it in terms of outer's."""
-    width = max((len(r) for r in outer.coefficients if r is not None), default=0)
+    width = outer.arity
     rows: list[tuple[int, ...] | None] = []
     used: list[frozenset[int]] = []
     for row, touched in zip(inner.coefficients, inner.used):
@@ -209,16 +209,15 @@ def _compose(outer: Access, inner: Access) -> Access:
         if row is None:
             rows.append(None)
             continue
-        total = [0] * width
+        total: list[int] | None = [0] * width
         for factor, inner_row in zip(row, outer.coefficients):
-            if factor == 0:
-                continue
-            if inner_row is None:
-                total = []
+            if factor and inner_row is None:
+                total = None
                 break
-            total = [t + factor * c for t, c in zip(total, inner_row)]
-        rows.append(tuple(total) if len(total) == width else None)
-    return replace(inner, coefficients=tuple(rows), used=tuple(used))
+            if factor and inner_row is not None and total is not None:
+                total = [t + factor * c for t, c in zip(total, inner_row)]
+        rows.append(None if total is None else tuple(total))
+    return replace(inner, coefficients=tuple(rows), used=tuple(used), arity=width)
 
 
 def _inside(view: FuncView, block: Block, inlined: set[int]) -> dict[int, list[Access]]:

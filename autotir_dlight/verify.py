@@ -296,10 +296,14 @@ class _Program:
 
     def guard(self, work: Callable[[], Any]) -> Any:
         """What ``work`` gives; whatever it raises becomes a sentence about this program."""
-        try:
-            return work()
-        except Exception as err:
-            raise _ProgramError(f"{self.label} failed: {first_line(err)}") from err
+        return _guarded(f"{self.label} failed", work)
+
+
+def _guarded(what: str, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as err:
+        raise _ProgramError(f"{what}: {first_line(err)}") from err
 
 
 @dataclass(frozen=True)
@@ -319,12 +323,15 @@ class _Case:
     def entries(self, rng: np.random.Generator) -> list[VerifyEntry]:
         """What a run of both programs shows."""
         try:
-            return self._run(rng)
-        except (_ProgramError, ValueError) as err:
-            return [VerifyEntry(self.name, shapes=self.extents, error=first_line(err))]
+            return self._run(_guarded("inputs cannot be made", lambda: self._arguments(rng)))
+        except _ProgramError as err:
+            return [VerifyEntry(self.name, shapes=self.extents, error=str(err))]
 
-    def _run(self, rng: np.random.Generator) -> list[VerifyEntry]:
-        args, facts = draw(self.func, self.env, rng), facts_of(self.func)
+    def _arguments(self, rng: np.random.Generator) -> list[Any]:
+        return draw(self.func, self.env, rng)
+
+    def _run(self, args: Sequence[Any]) -> list[VerifyEntry]:
+        facts = facts_of(self.func)
         written = {facts.root(buffer) for buffer, _ in facts.stores}
         outputs = [k for k, param in enumerate(self.func.params) if param in written]
         want = self._call(0, args)
@@ -363,9 +370,11 @@ class _RelaxCase(_Case):
 
     module: Any
 
-    def _run(self, rng: np.random.Generator) -> list[VerifyEntry]:
+    def _arguments(self, rng: np.random.Generator) -> list[Any]:
         spans = relax_spans(self.module, self.name, self.env)
-        args = [relax_argument(p, self.env, rng, spans.get(p)) for p in self.func.params]
+        return [relax_argument(param, self.env, rng, spans.get(param)) for param in self.func.params]
+
+    def _run(self, args: Sequence[Any]) -> list[VerifyEntry]:
         want, got = self._call(0, args), self._call(1, args)
         if len(want) != len(got):
             error = f"before gives {len(want)} outputs and after {len(got)}"
@@ -451,7 +460,7 @@ def compare(
 def _relax_value(arg: Any) -> Any:
     import tvm
 
-    if type(arg) is tuple:
+    if isinstance(arg, tuple) and not isinstance(arg, tvm.runtime.ShapeTuple):
         return tuple(_relax_value(item) for item in arg)
     return tvm.runtime.tensor(arg) if isinstance(arg, np.ndarray) else arg
 

@@ -251,6 +251,121 @@ def test_buffers_are_known_by_their_other_names():
     assert the_entry(verify(renamed_gather(64), renamed_gather(60), TARGET)).mismatches == 4
 
 
+@T.prim_func(s_tir=True)
+def gather_by_let(
+    A: T.Buffer((11,), "float32"), idx: T.Buffer((64,), "int32"), B: T.Buffer((64,), "float32")
+):
+    for i in range(64):
+        with T.sblock("gather"):
+            vi = T.axis.spatial(64, i)
+            j: T.let = idx[vi]
+            B[vi] = A[j]
+
+
+@T.prim_func(s_tir=True)
+def gather_from_one(
+    A: T.Buffer((11,), "float32"), idx: T.Buffer((64,), "int32"), B: T.Buffer((64,), "float32")
+):
+    for i in range(64):
+        with T.sblock("gather"):
+            vi = T.axis.spatial(64, i)
+            B[vi] = A[idx[vi] - 1]
+
+
+@T.prim_func(s_tir=True)
+def narrow_gather(
+    A: T.Buffer((999,), "float32"), idx: T.Buffer((4096,), "uint8"), B: T.Buffer((4096,), "float32")
+):
+    for i in range(4096):
+        with T.sblock("gather"):
+            vi = T.axis.spatial(4096, i)
+            B[vi] = A[T.Cast("int32", idx[vi])]
+
+
+@T.prim_func(s_tir=True)
+def nested_gather(
+    A: T.Buffer((2,), "float32"),
+    idx: T.Buffer((11,), "int32"),
+    far: T.Buffer((64,), "int32"),
+    B: T.Buffer((64,), "float32"),
+):
+    for i in range(64):
+        with T.sblock("gather"):
+            vi = T.axis.spatial(64, i)
+            B[vi] = A[idx[far[vi]]]
+
+
+@T.prim_func(s_tir=True)
+def ragged_sum(A: T.Buffer((64, 8), "float32"), length: T.Buffer((64,), "int32"), B: T.Buffer((64,), "float32")):
+    for i in range(64):
+        for j in range(length[i]):
+            with T.sblock("sum"):
+                vi = T.axis.spatial(64, i)
+                vj = T.axis.reduce(8, j)
+                with T.init():
+                    B[vi] = T.float32(0)
+                B[vi] = B[vi] + A[vi, vj]
+
+
+@pytest.mark.parametrize(
+    ("func", "spans"),
+    [
+        (gather_by_let, {1: (0, 10)}),
+        (gather_from_one, {1: (1, 11)}),
+        (narrow_gather, {1: (0, 255)}),
+        (nested_gather, {1: (0, 1), 2: (0, 10)}),
+        (ragged_sum, {1: (0, 8)}),
+    ],
+    ids=["let", "from one", "8 bits", "nested", "loop extent"],
+)
+def test_elements_reach_an_index_in_many_ways(func, spans):
+    args = random_args(func, rng=np.random.default_rng(3))
+    assert {k: (args[k].min(), args[k].max()) for k in spans} == spans
+    assert verify(func, func, TARGET)
+
+
+def test_a_scalar_that_is_an_index_is_in_range():
+    @T.prim_func(s_tir=True)
+    def pick(A: T.Buffer((2,), "float32"), k: T.int32, B: T.Buffer((1,), "float32")):
+        for i in range(1):
+            with T.sblock("pick"):
+                vi = T.axis.spatial(1, i)
+                B[vi] = A[k]
+
+    drawn = {random_args(pick, rng=np.random.default_rng(seed))[1] for seed in range(20)}
+    assert drawn == {0, 1}
+
+
+def binary(compute):
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32"), C: T.Buffer((64,), "int32")):
+        for i in range(64):
+            with T.sblock("binary"):
+                vi = T.axis.spatial(64, i)
+                C[vi] = compute(A[vi], B[vi])
+
+    return func
+
+
+@pytest.mark.parametrize(
+    ("compute", "low", "high"),
+    [
+        (lambda a, b: T.truncmod(a, b), 1, 6),
+        (lambda a, b: T.floordiv(a, b - 3), 4, 9),
+        (lambda a, b: T.floordiv(a, b * b + 1), 0, 2),
+        (lambda a, b: T.shift_left(a, b), 1, 6),
+        (lambda a, b: T.shift_right(a, b), 1, 6),
+    ],
+    ids=["mod", "offset", "square", "left", "right"],
+)
+def test_no_divisor_is_zero_and_no_shift_is_wide(compute, low, high):
+    func = binary(compute)
+    args = random_args(func, rng=np.random.default_rng(0))
+    assert (args[1].min(), args[1].max()) == (low, high)
+    assert args[0].min() < 0
+    assert verify(func, func, TARGET)
+
+
 def test_divisors_are_positive():
     args = random_args(divide, rng=np.random.default_rng(0))
     assert args[1].min() >= 1
@@ -444,6 +559,80 @@ def test_relax_index_inputs_are_in_range():
     env = environments(module["main"], {"n": 3})[0]
     spans = relax_spans(module, "main", env)
     assert {param.name: span for param, span in spans.items()} == {"i": (0, 15)}
+
+
+def relax_function(build, *types, name="main", builder=None):
+    builder = builder or relax.BlockBuilder()
+    params = [relax.Var(f"p{k}", ty) for k, ty in enumerate(types)]
+    with builder.function(name, params, private=name != "main"):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(build(builder, *params)))
+        builder.emit_func_output(result)
+    return builder
+
+
+def tensor(shape, dtype="float32"):
+    return relax.TensorType(shape, dtype)
+
+
+def called(builder, w, i):
+    """``take`` in a Relax function of its own, whose extents go by other names."""
+    n, m = (tvm.tirx.Var(name, "int64") for name in "nm")
+    relax_function(
+        lambda _, x, j: relax.op.take(x, j, axis=0),
+        tensor((m, 4)),
+        tensor((n,), "int64"),
+        name="inner",
+        builder=builder,
+    )
+    return relax.Call(builder.get().get_global_var("inner"), [w, i])
+
+
+def divided(builder, a, b):
+    shifted = builder.emit(relax.op.add(b, relax.const(-3, "int32")))
+    return relax.op.floor_divide(a, shifted)
+
+
+@pytest.mark.parametrize(
+    ("build", "types", "spans"),
+    [
+        (
+            lambda _, x, i, j: relax.op.index_tensor(x, relax.Tuple([i, j])),
+            [tensor((5, 9)), tensor((40,), "int64"), tensor((40,), "int64")],
+            {"p1": (0, 4), "p2": (0, 8)},
+        ),
+        (
+            lambda b, x, i: relax.op.take(x, b.emit(relax.TupleGetItem(i, 1)), axis=1),
+            [tensor((5, 9)), relax.TupleType([tensor((3,), "int32"), tensor((40,), "int64")])],
+            {"p1": (0, 8)},
+        ),
+        (called, [tensor((7, 4)), tensor((40,), "int64")], {"p1": (0, 6)}),
+        (divided, [tensor((40,), "int32"), tensor((40,), "int32")], {"p1": (4, 9)}),
+    ],
+    ids=["tuple", "item of a tuple", "call", "divisor"],
+)
+def test_relax_inputs_are_traced_to_where_they_matter(build, types, spans):
+    module = relax_function(build, *types).get()
+    found = relax_spans(module, "main", {})
+    assert {param.name: span for param, span in found.items()} == spans
+    assert verify(module, module, TARGET)
+
+
+def test_relax_extents_may_be_parameters_themselves():
+    n = tvm.tirx.Var("n", "int64")
+    x, shape = relax.Var("x", tensor((n, 4))), relax.Var("shape", relax.ShapeType([n]))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, n, shape]):
+        builder.emit_func_output(builder.emit(relax.op.exp(x)))
+    report = verify(builder.get(), builder.get(), TARGET)
+    assert report, str(report)
+    assert [entry.shapes["n"] for entry in report.entries] == [1, 7, 33]
+
+
+def test_inputs_that_cannot_be_made_are_an_entry():
+    module = relax_function(lambda _, x: relax.op.exp(x), relax.TensorType(dtype="float32", ndim=2)).get()
+    entry = the_entry(verify(module, module, TARGET))
+    assert entry.error.startswith("inputs cannot be made: verify cannot make an argument of type ")
 
 
 def test_a_relax_module_may_be_built():

@@ -21,16 +21,12 @@ panels' edges keeps conditions out of the inner loop. A constant operand is pack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from .. import steps
-from .._tvm import LoopRV, SBlockRV, Schedule
 from ..blocks import Access
 from ..patterns import Contraction
-from .blocking import choose_tile, parallel_prefix, widest_dividing
-from .nest import Nest, StageMatch, is_parallel, result_lanes
+from .blocking import ceil_div, choose_tile, parallel_prefix, widest_dividing
+from .nest import StageMatch, is_parallel, result_lanes
 
 # Cycles to gather one element into a panel, element by element.
 GATHER_CYCLES = 1.5
@@ -66,56 +62,44 @@ class PackedPlan:
         return self.vectors * self.lanes
 
 
-def _volume(match: StageMatch, iters: Sequence[int]) -> int | None:
-    return match.stage.anchor.volume(iters)
-
-
 def plan_packed(match: StageMatch) -> PackedPlan | None:
-    """The packed plan of a contraction; ``None`` where it has no columns to fill vectors with
-    or a single row, for which packing would cost as much as the product itself."""
+    """The packed plan of a contraction; ``None`` where it has no columns to fill vectors with, or a single
+    row, for which packing would cost as much as the product itself."""
     roles, block = match.stage.contraction, match.stage.anchor
     if roles is None or not roles.columns or any(it.extent == 0 for it in block.iters):
         return None
-    rows, columns = _volume(match, roles.rows), _volume(match, roles.columns)
-    if columns == 1 or (rows is None and columns is None):
-        return None
+    rows, columns = block.volume(roles.rows), block.volume(roles.columns)
     reads = match.stage.reads
     constant_rows = match.view.is_constant_weight(reads[roles.row_read].buffer)
     constant_columns = match.view.is_constant_weight(reads[roles.vector_read].buffer)
-    if rows == 1 and not constant_columns:
+    if columns == 1 or (rows is None and columns is None) or (rows == 1 and not constant_columns):
         return None
     lanes = result_lanes(match)
     m, n = rows or TYPICAL_ROWS, columns or TYPICAL_ROWS
     tile = choose_tile(m, n, lanes, match.machine, exact=False, broadcast_rows=True)
-    pack_lanes = _pack_lanes(match, roles, columns, lanes)
-    ragged = columns is None or columns % tile.columns != 0
     columns_outer = constant_rows or not constant_columns
-    tiles = [None if v is None else -(-v // t) for v, t in ((columns, tile.columns), (rows, tile.rows))]
-    outer, inner = tiles if columns_outer else reversed(tiles)
+    tiles = [None if v is None else ceil_div(v, t) for v, t in ((columns, tile.columns), (rows, tile.rows))]
     batch = [block.extent(i) for i in batch_iters(match, roles)]
-    parallel = 0
-    if is_parallel(match, result_lanes(match)):
-        parallel = parallel_prefix([*batch, outer, inner], match.machine)
-    cost = tile.cost
-    if not constant_columns:
-        cost += (1.0 / pack_lanes if pack_lanes > 1 else GATHER_CYCLES) / m
-    if not constant_rows:
-        cost += GATHER_CYCLES / n
+    order = [*batch, *(tiles if columns_outer else reversed(tiles))]
+    parallel = parallel_prefix(order, match.machine) if is_parallel(match, lanes) else 0
+    pack_lanes = _pack_lanes(match, roles, columns, lanes)
+    gather = 1.0 / pack_lanes if pack_lanes > 1 else GATHER_CYCLES
+    packing = (0 if constant_columns else gather / m) + (0 if constant_rows else GATHER_CYCLES / n)
     return PackedPlan(
-        "packed",
-        tile.rows,
-        tile.vectors,
-        tile.lanes,
-        columns_outer,
-        parallel <= len(batch) + 1,
-        constant_rows,
-        constant_columns,
-        pack_lanes,
-        lanes if columns is None else widest_dividing(columns, lanes),
-        ragged,
-        rows is not None and all(extent is not None for extent in batch),
-        parallel,
-        round(1000 * cost),
+        kind="packed",
+        rows=tile.rows,
+        vectors=tile.vectors,
+        lanes=tile.lanes,
+        columns_outer=columns_outer,
+        pack_inside=parallel <= len(batch) + 1,
+        constant_rows=constant_rows,
+        constant_columns=constant_columns,
+        pack_lanes=pack_lanes,
+        write_lanes=lanes if columns is None else widest_dividing(columns, lanes),
+        ragged_columns=columns is None or columns % tile.columns != 0,
+        cut_edges=rows is not None and all(extent is not None for extent in batch),
+        parallel=parallel,
+        cost=round(1000 * (tile.cost + packing)),
     )
 
 
@@ -148,260 +132,3 @@ def _pack_lanes(match: StageMatch, roles: Contraction, columns: int | None, lane
     width = widest_dividing(run, lanes)
     # One contiguous run: its ragged end is cut off in the pack, so that the rest moves in full vectors.
     return lanes if run == columns and width * 2 < lanes and run >= lanes else width
-
-
-Mapping = Callable[..., list[Any]]
-
-
-def _grouping(
-    groups: Sequence[Sequence[int]], extents: dict[int, Any], present: Sequence[int | None]
-) -> Mapping:
-    """An index map from the iterators ``present`` to one fused index a group that has any."""
-
-    def mapping(*index: Any) -> list[Any]:
-        value = dict(zip(present, index))
-        fused = []
-        for group in groups:
-            members = [i for i in group if i in value]
-            if not members:
-                continue
-            total = value[members[0]]
-            for i in members[1:]:
-                total = total * extents[i] + value[i]
-            fused.append(total)
-        return fused
-
-    return mapping
-
-
-def _index_iters(sch: Schedule, handle: SBlockRV, region: Any) -> list[int | None]:
-    """Which of the block's iterators each dimension of an access is; ``None`` for a constant of extent 1."""
-    variables = [iv.var for iv in sch.get(handle).iter_vars]
-    return [next((k for k, v in enumerate(variables) if v.same_as(r.min)), None) for r in region.region]
-
-
-@dataclass
-class _Gemm:
-    """Handles of a contraction in GEMM form; ``head`` counts the batch loops.
-
-    ``row_at`` and ``column_at`` are the positions of the tiled iterator among those of the pack blocks.
-    """
-
-    anchor: SBlockRV
-    row_pack: SBlockRV
-    column_pack: SBlockRV
-    final: SBlockRV
-    head: int
-    has_rows: bool
-    row_at: int = 0
-    column_at: int = 0
-
-
-def schedule_packed(nest: Nest, plan: PackedPlan) -> None:
-    """Apply ``plan`` to the anchor and its epilogue."""
-    gemm = _to_gemm(nest, plan)
-    sch = nest.sch
-    _panel_layouts(nest, plan, gemm)
-    outer, reduce = _tile_loops(sch, plan, gemm)
-    sch.set_scope(gemm.anchor, 0, "local")
-    sch.reverse_compute_at(gemm.final, outer[-1])
-    _write_tile(sch, plan, gemm, len(outer))
-    _vectorise(sch, gemm.anchor, plan, gemm)
-    _place_packs(nest, plan, gemm, outer)
-    steps.parallelise(sch, outer[: plan.parallel])
-    init = sch.decompose_reduction(gemm.anchor, reduce)
-    _vectorise(sch, init, plan, gemm)
-
-
-def _to_gemm(nest: Nest, plan: PackedPlan) -> _Gemm:
-    """``C[n, f, h, w] += X[n, c, h+r, w+s] * W[f, c, r, s]`` → ``C'[m, n] += A'[m, k...] * B'[n, k...]``."""
-    sch, stage, anchor = nest.sch, nest.stage, nest.anchor
-    roles, block = stage.contraction, stage.anchor
-    assert roles is not None
-    at = {
-        which: steps.reads_index(sch, anchor, stage.reads[read].buffer)
-        for which, read in (("rows", roles.row_read), ("columns", roles.vector_read))
-    }
-    packs = {which: sch.reindex(anchor, ("read", position)) for which, position in at.items()}
-    copy = sch.reindex(anchor, ("write", 0))
-    final = copy
-    if nest.epilogue is not None:
-        sch.compute_inline(copy)
-        final = nest.epilogue
-    batch = batch_iters(nest.match, roles)
-    rows = row_iters(nest.match, roles)
-    spatial_groups = [*[[i] for i in batch], list(rows), list(roles.columns)]
-    groups = [*spatial_groups, *[[i] for i in block.reduce]]
-    extents = {i: it.extent_expr for i, it in enumerate(block.iters)}
-
-    def regroup(handle: SBlockRV, within: Sequence[Sequence[int]], present: Sequence[int | None]) -> Any:
-        return steps.index_map(sch, handle, _grouping(within, extents, present), len(present))
-
-    for which, position in at.items():
-        present = _index_iters(sch, anchor, sch.get(anchor).reads[position])
-        sch.transform_layout(anchor, ("read", position), regroup(anchor, groups, present))
-        sch.transform_block_layout(packs[which], regroup(packs[which], groups, present))
-    written = _index_iters(sch, anchor, sch.get(anchor).writes[0])
-    sch.transform_layout(anchor, ("write", 0), regroup(anchor, spatial_groups, written))
-    sch.transform_block_layout(final, regroup(final, spatial_groups, list(block.spatial)))
-    sch.transform_block_layout(anchor, regroup(anchor, groups, list(range(len(block.iters)))))
-    return _pad(nest, plan, _Gemm(anchor, packs["rows"], packs["columns"], final, len(batch), bool(rows)))
-
-
-def _pad(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> _Gemm:
-    """Round rows and columns up to whole tiles; the panels hold zeros there."""
-    sch, block = nest.sch, nest.stage.anchor
-    roles = nest.stage.contraction
-    assert roles is not None
-    rows, columns = block.volume(roles.rows), block.volume(roles.columns)
-    pad_rows = gemm.has_rows and (rows is None or rows % plan.rows != 0)
-    pad_columns = columns is None or columns % plan.columns_tile != 0
-    if not pad_rows and not pad_columns:
-        return gemm
-    factors = [1] * gemm.head + ([plan.rows] if gemm.has_rows else []) + [plan.columns_tile]
-    factors += [1] * (len(sch.get(gemm.anchor).iter_vars) - len(factors))
-    sch.pad_einsum(gemm.anchor, factors)
-    if pad_rows:
-        gemm.row_pack = _absorb(sch, gemm.row_pack)
-    if pad_columns:
-        gemm.column_pack = _absorb(sch, gemm.column_pack)
-    (unpad,) = sch.get_consumers(gemm.anchor)
-    sch.compute_inline(unpad)
-    return gemm
-
-
-def _absorb(sch: Schedule, pack: SBlockRV) -> SBlockRV:
-    """Inline a pack block into the zero-padding copy that follows it; returns the copy."""
-    (padded,) = sch.get_consumers(pack)
-    sch.compute_inline(pack)
-    return padded
-
-
-def _panel_layouts(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> None:
-    """``A'[b, m, k...]`` → ``[b, m / rows, k..., m % rows]``, and the columns likewise."""
-    sch = nest.sch
-    for pack, tile, tiled in (
-        (gemm.row_pack, plan.rows, gemm.has_rows),
-        (gemm.column_pack, plan.columns_tile, True),
-    ):
-        if not tiled:
-            continue
-        rank = len(sch.get(pack).writes[0].region)
-        columns = pack is gemm.column_pack
-        where = _tiled_dim(sch, gemm, pack, gemm.head + int(gemm.has_rows and columns))
-        gemm.row_at, gemm.column_at = (gemm.row_at, where) if columns else (where, gemm.column_at)
-        sch.transform_layout(pack, ("write", 0), steps.index_map(sch, pack, _panel(where, tile), rank))
-    if plan.constant_rows:
-        sch.annotate(gemm.row_pack, steps.LAYOUT_REWRITE, True)
-    if plan.constant_columns:
-        sch.annotate(gemm.column_pack, steps.LAYOUT_REWRITE, True)
-
-
-def _panel(where: int, tile: int) -> Mapping:
-    """``[..., i, ...]`` → ``[..., i / tile, ..., i % tile]`` for dimension ``where``."""
-
-    def mapping(*index: Any) -> list[Any]:
-        position = index[where]
-        return [*index[:where], position // tile, *index[where + 1 :], position % tile]
-
-    return mapping
-
-
-def _tiled_dim(sch: Schedule, gemm: _Gemm, pack: SBlockRV, position: int) -> int:
-    """The dimension of a panel buffer that the anchor's iterator at ``position`` indexes."""
-    buffer = sch.get(pack).writes[0].source
-    region = next(r for r in sch.get(gemm.anchor).reads if r.source.same_as(buffer))
-    return _index_iters(sch, gemm.anchor, region).index(position)
-
-
-def _tile_loops(sch: Schedule, plan: PackedPlan, gemm: _Gemm) -> tuple[list[LoopRV], LoopRV]:
-    loops = list(sch.get_loops(gemm.anchor))
-    batch, rest = loops[: gemm.head], loops[gemm.head :]
-    rows: list[LoopRV] = []
-    if gemm.has_rows:
-        rows = list(sch.split(rest.pop(0), [None, plan.rows]))
-    tiles, vectors, lanes = sch.split(rest.pop(0), [None, plan.vectors, plan.lanes])
-    order = [tiles, *rows[:1]] if plan.columns_outer else [*rows[:1], tiles]
-    outer = [*batch, *order]
-    sch.reorder(*outer, *rest, *rows[1:], vectors, lanes)
-    # Panels are contiguous along k whatever it is made of: one loop, one pointer step.
-    return outer, steps.fuse(sch, rest)
-
-
-def _vectorise(sch: Schedule, handle: SBlockRV, plan: PackedPlan, gemm: _Gemm) -> None:
-    loops = sch.get_loops(handle)
-    sch.vectorize(loops[-1])
-    sch.unroll(loops[-2])
-    if gemm.has_rows:
-        sch.unroll(loops[-3])
-
-
-def _write_tile(sch: Schedule, plan: PackedPlan, gemm: _Gemm, depth: int) -> None:
-    """Vectorise the write-back; a ragged edge is cut off into a loop of its own.
-
-    Inside a symbolic loop it is not: TVM's loop partitioning then compares int32 with int64 and fails.
-
-    Its outer loops stay rolled: LLVM still keeps the accumulators in registers along k, and an epilogue is
-    compiled once instead of once a register.
-    """
-    own = list(sch.get_loops(gemm.final))[depth:]
-    cut = plan.ragged_columns and plan.cut_edges
-    width = plan.lanes if cut and plan.write_lanes * 2 < plan.lanes else plan.write_lanes
-    if width > 1:
-        outer, inner = sch.split(own[-1], [None, width])
-        sch.vectorize(inner)
-        if cut:
-            sch.annotate(outer, steps.PARTITION_HINT, 1)
-
-
-def _place_packs(nest: Nest, plan: PackedPlan, gemm: _Gemm, outer: Sequence[LoopRV]) -> None:
-    """Pack the streamed operand inside the tile loop and the other one beforehand."""
-    sch = nest.sch
-    streamed, other = (
-        (gemm.column_pack, gemm.row_pack) if plan.columns_outer else (gemm.row_pack, gemm.column_pack)
-    )
-    streamed_constant = plan.constant_columns if plan.columns_outer else plan.constant_rows
-    other_constant = plan.constant_rows if plan.columns_outer else plan.constant_columns
-    if not other_constant:
-        _pack_beforehand(sch, plan, gemm, other)
-    if streamed_constant:
-        return
-    if not plan.pack_inside:
-        _pack_beforehand(sch, plan, gemm, streamed)
-        return
-    sch.compute_at(streamed, outer[gemm.head], preserve_unit_loops=True)
-    own = list(sch.get_loops(streamed))[gemm.head + 1 :]
-    iters = len(sch.get(streamed).iter_vars)
-    own = own[len(own) - iters :]
-    if streamed is gemm.column_pack:
-        _pack_columns(sch, plan, own, gemm.column_at)
-
-
-def _pack_columns(sch: Schedule, plan: PackedPlan, own: Sequence[LoopRV], tiled: int) -> None:
-    """Put the tiled loop innermost; columns move ``pack_lanes`` neighbours at a time."""
-    inner = own[tiled]
-    others = [loop for k, loop in enumerate(own) if k != tiled]
-    if others:
-        sch.reorder(*others, inner)
-    if plan.pack_lanes > 1:
-        groups, lanes = sch.split(inner, [None, plan.pack_lanes])
-        sch.vectorize(lanes)
-        if plan.ragged_columns and plan.cut_edges:
-            sch.annotate(groups, steps.PARTITION_HINT, 1)
-
-
-def _pack_beforehand(sch: Schedule, plan: PackedPlan, gemm: _Gemm, pack: SBlockRV) -> None:
-    """Pack all panels in a parallel nest of their own."""
-    loops = list(sch.get_loops(pack))
-    is_columns = pack is gemm.column_pack
-    if not is_columns and not gemm.has_rows:
-        return
-    tiled = gemm.column_at if is_columns else gemm.row_at
-    tiles, inside = sch.split(loops[tiled], [None, plan.columns_tile if is_columns else plan.rows])
-    head, rest = loops[:tiled], loops[tiled + 1 :]
-    if is_columns:
-        _pack_columns(sch, plan, [inside, *rest], 0)
-    elif rest:
-        sch.reorder(*rest, inside)
-    if plan.parallel:
-        steps.parallelise(sch, [*head, tiles])

@@ -18,11 +18,13 @@ from ..knobs import Draw
 from ..machine import CpuMachine
 from ..patterns import Stage, Staging, stage_function
 from ..rule import Reject, Rule
+from .gemm import schedule_packed
 from .map import MapPlan, SerialPlan, plan_map, schedule_map
 from .nest import Nest, StageMatch, facts
-from .packed import PackedPlan, plan_packed, schedule_packed
+from .packed import PackedPlan, plan_packed
 from .rows import RowPlan, is_row_reduction, plan_rows, schedule_rows
-from .tile import TilePlan, plan_tile, schedule_tile
+from .tile import TilePlan, plan_tile
+from .tile_nest import schedule_tile
 
 StagePlan = MapPlan | SerialPlan | RowPlan | TilePlan | PackedPlan
 
