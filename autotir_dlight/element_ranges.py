@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranges in which the elements of integer inputs must be, so that a correct program stays within its buffers.
+"""The ranges of the elements of integer inputs in which a correct program stays within its buffers.
 
 An element may reach an index directly, by way of other buffers, of a ``let``, of the extent of a loop, or
 through other operators of a Relax function. One that divides must not be zero, as that ends the process.
@@ -103,6 +103,32 @@ class Facts:
             buffer = self.aliases[buffer]
         return buffer
 
+    def _access(self, buffer: Any, indices: Any) -> None:
+        self.indices.extend(zip(indices, buffer.shape, strict=False))
+
+    def _load(self, load: Any) -> None:
+        self._access(load.source, load.indices)
+        self.reads_integers |= str(load.ty).startswith(_INTEGERS)
+
+    def _store(self, store: Any) -> None:
+        self._access(store.buffer, store.indices)
+        self.stores.append((store.buffer, store.value))
+
+    def _block(self, block: Any) -> None:
+        self.aliases.update({region.buffer: region.source.source for region in block.match_buffers})
+        self.allocated.extend(block.alloc_buffers)
+        self.loops.update({it.var: (it.dom.min, it.dom.extent) for it in block.iter_vars})
+        domains = [it.dom.extent for it in block.iter_vars if int(it.iter_type) == _REDUCTION_ITER]
+        self.reduced.append(domains)
+
+    def _realize(self, realize: Any) -> None:
+        pairs = zip(realize.iter_values, realize.block.iter_vars, strict=True)
+        self.iterations.extend((value, it.dom) for value, it in pairs)
+
+    def _divide(self, node: Any) -> None:
+        if str(node.b.ty).startswith(_INTEGERS) and not isinstance(node.b, tirx.IntImm):
+            self.divisors.append(node.b)
+
 
 _REDUCTION_ITER = 2
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.LShift, tirx.RShift)
@@ -112,44 +138,16 @@ def facts_of(func: Any) -> Facts:
     """Walk the body of a PrimFunc once."""
     scalars = (p for p in func.params if not tirx.is_buffer_var(p) and str(p.ty).startswith(_INTEGERS))
     facts = Facts(frozenset(scalars))
-
-    def on_access(buffer: Any, indices: Any) -> None:
-        facts.indices.extend(zip(indices, buffer.shape, strict=False))
-
-    def on_load(load: Any) -> None:
-        on_access(load.source, load.indices)
-        facts.reads_integers |= str(load.ty).startswith(_INTEGERS)
-
-    def on_store(store: Any) -> None:
-        on_access(store.buffer, store.indices)
-        facts.stores.append((store.buffer, store.value))
-
-    def on_block(block: Any) -> None:
-        facts.aliases.update({region.buffer: region.source.source for region in block.match_buffers})
-        facts.allocated.extend(block.alloc_buffers)
-        facts.loops.update({it.var: (it.dom.min, it.dom.extent) for it in block.iter_vars})
-        domains = [it.dom.extent for it in block.iter_vars if int(it.iter_type) == _REDUCTION_ITER]
-        facts.reduced.append(domains)
-
-    def on_realize(realize: Any) -> None:
-        facts.iterations.extend(
-            (value, it.dom) for value, it in zip(realize.iter_values, realize.block.iter_vars, strict=True)
-        )
-
-    def on_divisor(expr: Any) -> None:
-        if str(expr.ty).startswith(_INTEGERS) and not isinstance(expr, tirx.IntImm):
-            facts.divisors.append(expr)
-
     structural_walk(
         func.body,
         [
-            (TensorLoad, on_load),
-            (tirx.BufferStore, on_store),
-            (SBlock, on_block),
-            (SBlockRealize, on_realize),
+            (TensorLoad, facts._load),
+            (tirx.BufferStore, facts._store),
+            (SBlock, facts._block),
+            (SBlockRealize, facts._realize),
+            (_DIVISIONS, facts._divide),
             ((tirx.Bind, tirx.Let), lambda let: facts.lets.__setitem__(let.var, let.value)),
             (tirx.For, lambda loop: facts.loops.__setitem__(loop.loop_var, (loop.min, loop.extent))),
-            (_DIVISIONS, lambda node: on_divisor(node.b)),
         ],
     )
     return facts
@@ -201,16 +199,17 @@ class _Demand:
             self._loops[var] = start, extent
         return var
 
-    def _bounds(self, low: int, high: int) -> Span:
-        """The span of the expression while every element is in [low, high]."""
+    def _bounds(self, low: int, high: int) -> Span | None:
+        """The span of the expression while every element is in [low, high]; ``None`` if never computed."""
         analyzer = analyzer_at(self._env)
         for var in self._elements:
             dtype = str(var.ty)
             analyzer.bind(var, ir.Range(tirx.IntImm(dtype, low), tirx.IntImm(dtype, high + 1)))
         for var, (start, extent) in self._loops.items():
             extent = analyzer.simplify(extent)
-            if not isinstance(extent, tirx.IntImm) or extent.value > 0:
-                analyzer.bind(var, ir.Range.from_min_extent(analyzer.simplify(start), extent))
+            if isinstance(extent, tirx.IntImm) and extent.value <= 0:
+                return None
+            analyzer.bind(var, ir.Range.from_min_extent(analyzer.simplify(start), extent))
         bound = analyzer.const_int_bound(analyzer.simplify(self._expr))
         return int(bound.min_value), int(bound.max_value)
 
@@ -221,16 +220,17 @@ class _Demand:
         """
 
         def fits(smallest: int, largest: int) -> bool:
-            least, most = self._bounds(smallest, largest)
-            return low <= least and most <= high
+            bounds = self._bounds(smallest, largest)
+            return bounds is None or (low <= bounds[0] and bounds[1] <= high)
 
         smallest = -_FAR if all(str(var.ty).startswith("int") for var in self._elements) else 0
-        shifted = low - self._bounds(0, 0)[0]
+        shifted = low - (self._bounds(0, 0) or (low, low))[0]
         starts = (start for start in (0, low, shifted) if smallest <= start <= _FAR)
         start = next((start for start in starts if fits(start, start)), None)
         if start is None:
             return max(low, 0), max(low, 0)
-        below, beyond = start, start + max(high - low, 0) + 1
+        # The extent of a loop may be one more than its last index.
+        below, beyond = start, start + max(high - low, 0) + 2
         while beyond - below > 1:
             middle = (below + beyond) // 2
             below, beyond = (middle, beyond) if fits(start, middle) else (below, middle)

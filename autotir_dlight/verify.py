@@ -338,7 +338,8 @@ class _Case:
         spans = element_spans(facts, self.env, {})
         start = list(args)
         for k in outputs:
-            start[k] = _spoil(want[k], spans.get(self.func.params[k]))
+            # NumPy makes scalars of arrays without dimensions.
+            start[k] = np.asarray(_spoil(want[k], spans.get(self.func.params[k])))
         got = self._call(1, start)
         entries = self._compare(outputs, want, got, facts)
         if all(entry.ok for entry in entries):

@@ -457,9 +457,8 @@ def run_steps(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="counts POSIX threads")
-@pytest.mark.parametrize("count", [1, 3])
-def test_that_many_threads_really_work(count, run_steps):
-    assert run_steps(f"print(set_num_threads({count}), threads())") == [f"{count} {count}"]
+def test_one_thread_is_one(run_steps):
+    assert run_steps("print(set_num_threads(1), threads())") == ["1 1"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="counts POSIX threads")
@@ -473,8 +472,13 @@ def test_the_default_is_the_usable_cores_or_what_the_user_set(run_steps):
 @pytest.mark.skipif(sys.platform == "win32", reason="counts POSIX threads")
 def test_threads_can_be_lowered_and_raised_again_but_not_beyond_the_pool(run_steps):
     steps = """
+import threading
 print(set_num_threads(3), threads())
 print(set_num_threads(2), threads())
+seen = []
+other = threading.Thread(target=lambda: seen.append(threads()))
+other.start(); other.join()
+print("another thread's:", seen)
 print(set_num_threads(3), threads())
 print(set_num_threads() == usable_cores())
 with warnings.catch_warnings(record=True) as found:
@@ -482,23 +486,10 @@ with warnings.catch_warnings(record=True) as found:
     print(set_num_threads(4), threads())
 print([w.category.__name__ for w in found], "cannot grow to 4" in str(found[0].message))
 """
-    expected = ["3 3", "2 2", "3 3", "True", "3 3", "['RuntimeWarning'] True"]
+    expected = ["3 3", "2 2", "another thread's: [2]", "3 3", "True", "3 3", "['RuntimeWarning'] True"]
     if usable_cores() > 3:
-        expected[3] = "False"
+        expected[4] = "False"
     assert run_steps(steps) == expected
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="counts POSIX threads")
-def test_other_threads_get_the_same_pool_size(run_steps):
-    steps = """
-import threading
-set_num_threads(2)
-seen = []
-other = threading.Thread(target=lambda: seen.append(threads()))
-other.start(); other.join()
-print(seen)
-"""
-    assert run_steps(steps) == ["[2]"]
 
 
 @pytest.mark.parametrize("count", [0, -1, 1025, 1.5, True, "2"])

@@ -40,7 +40,8 @@ for name, folder in (("autotir_dlight", {root!r}), ("autotir_dlight.cpu", {root!
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = [folder]
 loaded = importlib.import_module("autotir_dlight.{module}")
-print(loaded.__name__, [name for name in sys.modules if name.partition(".")[0] in ("tvm", "tvm_ffi", "numpy")])
+heavy = ("tvm", "tvm_ffi", "numpy")
+print(loaded.__name__, [name for name in sys.modules if name.partition(".")[0] in heavy])
 """
 
 

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 from tvm.script import tirx as T
 
-from autotir_dlight.host import HostCpu
 from autotir_dlight.element_ranges import relax_spans
+from autotir_dlight.host import HostCpu
 from autotir_dlight.random_inputs import environments, random_args
 from autotir_dlight.verify import compare, run_primfunc, verify
 
@@ -176,6 +176,24 @@ def test_an_unwritten_boolean_tail_is_found_whole():
     assert the_entry(verify(negation(), negation(written=32), TARGET)).mismatches == 5
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
+def test_outputs_without_dimensions_are_compared(dtype):
+    def copy(write):
+        @T.prim_func(s_tir=True)
+        def func(A: T.Buffer((), dtype), B: T.Buffer((), dtype)):
+            with T.sblock("copy"):
+                T.reads(A[()])
+                T.writes(B[()])
+                if write:
+                    B[()] = A[()]
+
+        return func
+
+    report = verify(copy(True), copy(True), TARGET)
+    assert report, str(report)
+    assert the_entry(verify(copy(True), copy(False), TARGET)).first == ()
+
+
 def test_elements_that_neither_writes_are_no_difference():
     assert verify(unary("float32", 1, written=32), unary("float32", 1, written=32), TARGET)
 
@@ -296,7 +314,9 @@ def nested_gather(
 
 
 @T.prim_func(s_tir=True)
-def ragged_sum(A: T.Buffer((64, 8), "float32"), length: T.Buffer((64,), "int32"), B: T.Buffer((64,), "float32")):
+def ragged_sum(
+    A: T.Buffer((64, 8), "float32"), length: T.Buffer((64,), "int32"), B: T.Buffer((64,), "float32")
+):
     for i in range(64):
         for j in range(length[i]):
             with T.sblock("sum"):
