@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from ._tvm import SBlockRealize, TensorLoad, structural_equal, structural_walk, sym, tirx
+from ._tvm import SBlockRealize, TensorLoad, ir, structural_equal, structural_walk, sym, tirx
 from .expressions import ExprStats, branch_conditions, expr_stats, uses_any
 
 Kind = Literal["S", "R", "O"]
@@ -116,7 +116,11 @@ class Access:
 
 @dataclass(frozen=True)
 class Block:
-    """One computation block of a function, directly under the root."""
+    """One computation block of a function, directly under the root.
+
+    ``opaque`` says why the block must stay as it is; ``touches`` are the buffers that an opaque block names
+    in any way, also by their address.
+    """
 
     index: int
     name: str
@@ -129,6 +133,7 @@ class Block:
     opaque: str
     stats: ExprStats
     branch_iters: frozenset[int] = frozenset()
+    touches: tuple[Any, ...] = ()
     annotations: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -182,7 +187,11 @@ class FuncView:
         return [b for b in self.blocks if any(w.buffer.same_as(buffer) for w in b.writes)]
 
     def readers(self, buffer: Any) -> list[Block]:
-        return [b for b in self.blocks if any(r.buffer.same_as(buffer) for r in b.reads)]
+        return [
+            b
+            for b in self.blocks
+            if any(r.buffer.same_as(buffer) for r in b.reads) or any(t.same_as(buffer) for t in b.touches)
+        ]
 
     def is_constant_weight(self, buffer: Any) -> bool:
         """Whether the caller allows this parameter's layout to change (``layout_free_buffers``)."""
@@ -284,6 +293,7 @@ def _block_of(nest: Any, index: int) -> Block | str:
     variables = [iv.var for iv in block.iter_vars]
     reads, writes = _accesses(block, variables)
     stats = expr_stats(block.body)
+    opaque = _opaque(nest, stats) or (binding if isinstance(binding, str) else "")
     return Block(
         index=index,
         name=str(block.name_hint),
@@ -296,11 +306,24 @@ def _block_of(nest: Any, index: int) -> Block | str:
         value=block.body.value if isinstance(block.body, tirx.BufferStore) else None,
         init=block.init,
         loop_count=len(loops),
-        opaque=_opaque(nest, stats) or (binding if isinstance(binding, str) else ""),
+        opaque=opaque,
         stats=stats,
         branch_iters=_branch_iters(block.body, variables),
+        touches=_buffers_in(block) if opaque else (),
         annotations={str(k): v for k, v in dict(block.annotations).items()},
     )
+
+
+def _buffers_in(block: Any) -> tuple[Any, ...]:
+    """Every buffer that the block's regions or statements name."""
+    found: list[Any] = [region.source for region in (*block.reads, *block.writes)]
+
+    def on_var(var: Any) -> None:
+        if hasattr(var, "shape") and not any(var.same_as(f) for f in found):
+            found.append(var)
+
+    structural_walk(block.body, [(ir.Var, on_var)])
+    return tuple(found)
 
 
 def _opaque(realize: Any, stats: ExprStats) -> str:
