@@ -15,6 +15,9 @@ from typing import Any, Literal
 from ._tvm import SBlockRealize, TensorLoad, ir, structural_equal, structural_walk, sym, tirx
 from .expressions import ExprStats, branch_conditions, expr_stats, uses_any
 
+# Why a block that is a program of its own is opaque; the loops around it can still be parallel.
+NESTED = "the block holds loops or blocks of its own"
+
 Kind = Literal["S", "R", "O"]
 SPATIAL: Kind = "S"
 REDUCE: Kind = "R"
@@ -337,7 +340,7 @@ def _opaque(realize: Any, stats: ExprStats) -> str:
         "an iterator does not start at zero": any(as_int(iv.dom.min) != 0 for iv in block.iter_vars),
         "the block allocates or matches buffers": bool(block.alloc_buffers or block.match_buffers),
         f"the block calls {stats.opaque_call}": bool(stats.opaque_call),
-        "the block holds blocks of its own": stats.nested_blocks > 0,
+        NESTED: stats.nested_blocks > 0 or stats.statements > 0,
     }
     return next((reason for reason, holds in checks.items() if holds), "")
 

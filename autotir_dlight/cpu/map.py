@@ -18,10 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import steps
-from ..blocks import Access, Block
+from ..blocks import NESTED, Access, Block
 from ..knobs import Knob, knob
-from .blocking import parallel_prefix, split_map
+from .blocking import parallel_prefix, split_map, worth_parallel
 from .nest import Nest, StageMatch, is_parallel, result_lanes
+
+# What one element of a block that is a program of its own is taken to cost; its inner extents vary.
+NESTED_CYCLES = 64
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,19 @@ def _sized(match: StageMatch, live: list[int], suffix: int, lanes: int) -> MapPl
         choices = [c for c in choices if inner % (c * split.lanes) == 0]
     why = "about 8192 elements a task, at least 4 tasks a core"
     return MapPlan("map", suffix, split.lanes, split.ragged, parallel, knob(split.inner, choices, why))
+
+
+def plan_nested(match: StageMatch) -> MapPlan | SerialPlan:
+    """The plan of a block that is a program of its own: parallel around it, as it is inside."""
+    block = match.stage.anchor
+    live = [i for i in range(len(block.iters)) if block.iters[i].loop >= 0]
+    if match.stage.note != NESTED or any(it.kind != "S" for it in block.iters):
+        return SerialPlan("serial", match.stage.note)
+    extents = [block.extent(i) for i in live]
+    if not live or not worth_parallel((block.volume() or NESTED_CYCLES) * NESTED_CYCLES, match.machine):
+        return SerialPlan("serial", "too little work to wake threads")
+    one = knob(1, [1], match.stage.note)
+    return MapPlan("map", 0, 1, False, parallel_prefix(extents, match.machine), one)
 
 
 def _outer_only(match: StageMatch, live: list[int], reason: str) -> MapPlan | SerialPlan:

@@ -19,7 +19,7 @@ from ..machine import CpuMachine
 from ..patterns import Stage, Staging, stage_function
 from ..rule import Reject, Rule
 from .gemm import schedule_packed
-from .map import MapPlan, SerialPlan, plan_map, schedule_map
+from .map import MapPlan, SerialPlan, plan_map, plan_nested, schedule_map
 from .nest import Nest, StageMatch, facts
 from .packed import PackedPlan, plan_packed
 from .rows import RowPlan, is_row_reduction, plan_rows, schedule_rows
@@ -64,7 +64,7 @@ def stage_plans(match: StageMatch) -> list[StagePlan]:
     """The plans of one stage, best first."""
     stage = match.stage
     if stage.kind == "serial":
-        return [SerialPlan("serial", stage.note)]
+        return [plan_nested(match)]
     if stage.kind == "map":
         return [plan_map(match)]
     rows = [plan_rows(match)] if is_row_reduction(match) else []
