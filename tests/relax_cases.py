@@ -114,10 +114,12 @@ def _add_function(builder: Any, name: str, case: Case) -> None:
 class Outcome:
     """What a comparison found.
 
-    ``failed``: case -> one sentence; ``fallback``: the functions that no better rule took.
+    ``failed``: case -> one sentence; ``impossible``: the same of cases that plain TVM cannot build either;
+    ``fallback``: the functions that no better rule took.
     """
 
     failed: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
     fallback: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
@@ -136,10 +138,11 @@ def check(cases: Sequence[Case], target: Any, floor: float = 0.0) -> Outcome:
         return _check_together(cases, target, floor)
     except Exception as err:
         if len(cases) == 1:
-            return Outcome({cases[0].id: last_line(err)})
+            reason = {cases[0].id: last_line(err)}
+            return Outcome(impossible=reason) if isinstance(err, PlainFailed) else Outcome(reason)
     half = len(cases) // 2
-    first, second = check(cases[:half], target, floor), check(cases[half:], target, floor)
-    return Outcome(first.failed | second.failed, first.fallback | second.fallback)
+    one, two = check(cases[:half], target, floor), check(cases[half:], target, floor)
+    return Outcome(one.failed | two.failed, one.impossible | two.impossible, one.fallback | two.fallback)
 
 
 def compile_plain(cases: Sequence[Case], target: Any) -> Any:
@@ -151,20 +154,31 @@ def compile_plain(cases: Sequence[Case], target: Any) -> Any:
     return relax.VirtualMachine(tvm.compile(module_of(cases, target), plain), tvm.cpu())
 
 
+class PlainFailed(Exception):
+    """TVM without this package cannot compile a case either."""
+
+
+def _plain(cases: Sequence[Case], target: Any) -> Any:
+    try:
+        return compile_plain(cases, target)
+    except Exception as err:
+        raise PlainFailed(f"plain TVM cannot compile it: {last_line(err)}") from err
+
+
 def _check_together(cases: Sequence[Case], target: Any, floor: float) -> Outcome:
+    plain = _plain(cases, target)
     report = dl.Report()
     pipeline = dl.pipeline(target, report=report)
     ours = relax.VirtualMachine(tvm.compile(module_of(cases, target), target, relax_pipeline=pipeline), tvm.cpu())
     undone = [entry.line() for entry in report if entry.status == "unscheduled" or entry.bugs]
     if undone:
         raise AssertionError(f"not scheduled: {'; '.join(undone)}")
-    plain = compile_plain(cases, target)
     failed: dict[str, str] = {}
     for position, case in enumerate(cases):
         difference = _difference(case, f"case{position}", plain, ours, floor)
         if difference:
             failed[case.id] = difference
-    return Outcome(failed, {entry.function for entry in report if entry.rule == "cpu.Fallback"})
+    return Outcome(failed, fallback={entry.function for entry in report if entry.rule == "cpu.Fallback"})
 
 
 def _difference(case: Case, name: str, plain: Any, ours: Any, floor: float) -> str:

@@ -340,7 +340,7 @@ def products() -> list[Case]:
     plain = ["[64,128] [128,96]", "[7,33] [33,13]", "[n,33] [33,13]", "[1,128] [128,96]", "[64,128] [128,1]"]
     found = cases("matmul", op.matmul, *plain, "[7,m] [m,13]", "[7,33] [33,m]", "[m,k] [k,m]")
     found += cases("matmul", op.matmul, "[128] [128,96]", "[7,33] [33]", "[33] [33]", "[n,33] [33]", note="vectors")
-    batched = "[4,16,32] [4,32,16]", "[3,7,5] [5,9]", "[n,7,5] [n,5,9]", "[2,1,7,5] [3,5,9]", "[2,m,8] [2,8,m]"
+    batched = "[4,16,32] [4,32,16]", "[3,7,5] [5,9]", "[n,7,5] [n,5,9]", "[m,16,33] [33,33]", "[2,1,7,5] [3,5,9]", "[2,m,8] [2,8,m]"
     found += cases("matmul", op.matmul, *batched, note="batched")
     right = lambda a, b: op.matmul(a, op.permute_dims(b, [1, 0]))
     found += cases("matmul", right, "[64,128] [96,128]", "[7,33] [13,33]", "[n,33] [13,33]", "[1,128] [96,128]", note="NT")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from relax_cases import EXTENTS, Case, Spec, check
 from tvm import relax, tirx
@@ -23,7 +23,7 @@ from tvm.relax.op import nn
 import autotir_dlight as dl
 
 EXAMPLES = 80
-MAX_STEPS = 7
+MAX_STEPS = 9
 # Errors of a chain add up, and a value may be what a cancellation left of elements of about one.
 FLOOR = 2e-4
 WIDTHS = (1, 2, 3, 5, 7, 8, 16, 33)
@@ -272,7 +272,7 @@ def chains(draw: Draw) -> Chain:
     symbols = {name: tirx.Var(name, "int64") for name in EXTENTS}
     chain = Chain(first)
     chain.values.append(relax.Var("x", relax.TensorType([symbols.get(d, d) for d in first.dims], "float32")))
-    for _ in range(draw(st.integers(1, MAX_STEPS))):
+    for _ in range(draw(st.integers(3, MAX_STEPS))):
         last = len(chain.values) - 1
         source = max(0, last - draw(st.sampled_from((0, 0, 0, 1, 2))))
         kind = draw(st.sampled_from((*STEPS, combine)))
@@ -310,4 +310,5 @@ def target():
 @given(chain=chains())
 def test_scheduled_equals_unscheduled(chain, target):
     outcome = check([chain.case()], target, FLOOR)
+    assume(not outcome.impossible)
     assert not outcome.failed, f"\n{chain}\n{outcome}"

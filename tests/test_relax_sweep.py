@@ -72,6 +72,7 @@ def test_scheduled_equals_unscheduled(name, target):
     cases = BATCHES[name]
     outcome = check(cases, target)
     assert not outcome.failed, f"\n{outcome}"
+    assert outcome.impossible == {}
     if cases[0].op in OPAQUE:
         assert outcome.fallback, f"{cases[0].op} never falls back: take it out of OPAQUE"
     else:

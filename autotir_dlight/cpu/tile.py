@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from ..blocks import Access, Block
 from ..expressions import floor_divisors
 from .blocking import (
+    MAX_UNROLLED_FMA,
     RegisterTile,
     choose_tile,
     nearest_divisor,
@@ -43,8 +44,9 @@ ROW_ITERS_WITHOUT_BROADCAST = 4
 class TilePlan:
     """``row`` is the iterator tiled by ``rows`` (-1: none); ``columns`` the iterators fused into the vector.
 
-    ``lanes`` 1 means a row buffer of ``vectors`` elements whose loop LLVM vectorises. ``pack_rows`` packs the
-    broadcast operand, a constant, into ``[row tile][k][rows]`` once, at compile time.
+    ``lanes`` 1 leaves a loop of ``vectors`` elements to LLVM; ``unroll`` reductions then stand inside it, or
+    none and it runs over a row buffer. ``pack_rows`` packs the broadcast operand, a constant, into
+    ``[row tile][k][rows]`` once, at compile time.
     """
 
     kind: str
@@ -208,7 +210,8 @@ def _outer_extents(block: Block, run: tuple[int, ...], row: int, tile: RegisterT
 
 
 def _row_buffer(match: StageMatch, run: tuple[int, ...]) -> TilePlan | SerialPlan:
-    """Accumulate a row of the result in a buffer of its own; LLVM vectorises the loop over it."""
+    """Leave the loop over a row to LLVM's vectoriser: with a short reduction unrolled inside it and its sum
+    in a register, else around a buffer that holds the row."""
     block = match.stage.anchor
     column = run[-1]
     extent = block.extent(column)
@@ -219,7 +222,10 @@ def _row_buffer(match: StageMatch, run: tuple[int, ...]) -> TilePlan | SerialPla
     parallel = 0
     if is_parallel(match, result_lanes(match)):
         parallel = parallel_prefix(_outer_extents(block, (column,), -1, tile), match.machine)
-    return TilePlan("tile", -1, (column,), 1, chunk, 1, 0, parallel, False, 4000)
+    live = [i for i in block.reduce if block.iters[i].loop >= 0]
+    steps = block.volume(live)
+    unroll = len(live) if steps is not None and steps <= MAX_UNROLLED_FMA else 0
+    return TilePlan("tile", -1, (column,), 1, chunk, 1, unroll, parallel, False, 4000)
 
 
 def _outer_only(match: StageMatch) -> TilePlan | SerialPlan:

@@ -85,6 +85,8 @@ def _tile_loops(nest: Nest, plan: TilePlan) -> tuple[list[LoopRV], list[LoopRV]]
         outer.append(row_tiles)
         inner.insert(0, rows)
     reduce = [loops[i] for i in block.reduce if i in loops]
+    if plan.lanes == 1 and plan.unroll:
+        outer, inner = [*outer, *inner], []
     sch.reorder(*outer, *reduce, *inner)
     return outer, reduce
 
