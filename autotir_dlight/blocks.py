@@ -168,6 +168,11 @@ class Block:
             total *= extent
         return total
 
+    @cached_property
+    def mixed_indices(self) -> bool:
+        """Whether some iterators are int32 and some int64, which TVM's layout primitives refuse."""
+        return len({str(it.var.ty) for it in self.iters}) > 1
+
     def writes_identity(self) -> bool:
         """Whether the block writes one buffer at exactly its spatial iterators, in their order."""
         return len(self.writes) == 1 and self.writes[0].is_identity(self.spatial)

@@ -94,7 +94,14 @@ def stage_function(view: FuncView) -> Staging:
     return memo["staging"]
 
 
+NO_ELEMENTS = "an extent is zero: nothing to compute"
+
+
 def _stage_function(view: FuncView) -> Staging:
+    if any(it.extent == 0 for block in view.blocks for it in block.iters):
+        # TVM's proofs about regions fail on empty ones, and there is nothing to gain.
+        whole = [replace(_stage(view, b, set(), None), kind="serial") for b in view.blocks]
+        return Staging((), tuple(replace(s, note=s.note or NO_ELEMENTS) for s in whole))
     inlined = _choose_inlined(view)
     owner = _epilogues(view, inlined)
     taken = {e.index for e in owner.values()}

@@ -66,8 +66,6 @@ def plan_map(match: StageMatch) -> MapPlan | SerialPlan:
     live = [i for i in range(len(block.iters)) if block.iters[i].loop >= 0]
     if not live:
         return SerialPlan("serial", "a single element")
-    if any(it.extent == 0 for it in block.iters):
-        return SerialPlan("serial", "no elements")
     if len(block.writes) != 1:
         return _outer_only(match, live, "several stores")
     accesses = [block.writes[0], *stage.reads]

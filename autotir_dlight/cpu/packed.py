@@ -66,7 +66,7 @@ def plan_packed(match: StageMatch) -> PackedPlan | None:
     """The packed plan of a contraction; ``None`` where it has no columns to fill vectors with, or a single
     row, for which packing would cost as much as the product itself."""
     roles, block = match.stage.contraction, match.stage.anchor
-    if roles is None or not roles.columns or any(it.extent == 0 for it in block.iters):
+    if roles is None or not roles.columns or block.mixed_indices:
         return None
     rows, columns = block.volume(roles.rows), block.volume(roles.columns)
     reads = match.stage.reads

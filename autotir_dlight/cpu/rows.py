@@ -87,16 +87,16 @@ def is_row_reduction(match: StageMatch) -> bool:
 def plan_rows(match: StageMatch) -> RowPlan | SerialPlan:
     """The plan of a reduction whose reads are contiguous along the reduced axis."""
     stage, block, machine = match.stage, match.stage.anchor, match.machine
-    if any(it.extent == 0 for it in block.iters):
-        return SerialPlan("serial", "no elements")
     suffix = reduce_suffix(match)
     live = [i for i in block.reduce if block.iters[i].loop >= 0]
     run = live[len(live) - suffix :]
     length = block.volume(run)
     parallel = is_parallel(match, result_lanes(match))
-    chunks = _chunks(block.volume(block.spatial), length, machine) if parallel else 1
+    # rfactor cannot make the identity of a logical reduction.
+    logical = block.writes[0].dtype == "bool"
+    chunks = _chunks(block.volume(block.spatial), length, machine) if parallel and not logical else 1
     lanes = max(1, min(machine.lanes(a.dtype) for a in (*stage.reads, block.writes[0])))
-    if stage.scalar_only or any(i in stage.branch_iters for i in run):
+    if logical or stage.scalar_only or any(i in stage.branch_iters for i in run):
         lanes = 1
     lanes, vectors = _vectors(lanes, None if length is None else length // chunks)
     if length is not None and block.volume(block.spatial) is None:

@@ -199,5 +199,5 @@ def schedule_stage(nest: Nest, plan: StagePlan) -> None:
         schedule_tile(nest, plan)
     elif isinstance(plan, PackedPlan):
         schedule_packed(nest, plan)
-    elif nest.stage.kind in ("reduction", "contraction"):
+    elif nest.stage.anchor.is_reduction and not nest.stage.anchor.opaque:
         steps.separate_init(nest.sch, nest.anchor, nest.stage.anchor)

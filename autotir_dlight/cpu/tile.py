@@ -69,7 +69,7 @@ def column_run(match: StageMatch) -> tuple[int, ...]:
         return ()
     accesses = [block.writes[0], *stage.reads, *(stage.epilogue.reads if stage.epilogue else ())]
     run = [live[-1]]
-    for i in reversed(live[:-1]):
+    for i in () if block.mixed_indices else reversed(live[:-1]):
         if block.extent(run[0]) is None or i in stage.branch_iters:
             break
         if not all(_flat_spatial(a, block, i, run[0]) for a in accesses):
@@ -93,13 +93,13 @@ def _flat_spatial(access: Access, block: Block, i: int, j: int) -> bool:
 def plan_tile(match: StageMatch) -> TilePlan | SerialPlan:
     """The plan of a reduction with a spatial innermost axis."""
     stage, block = match.stage, match.stage.anchor
-    if any(it.extent == 0 for it in block.iters):
-        return SerialPlan("serial", "no elements")
     run = column_run(match)
     if not run or block.value is None or not block.writes_identity():
         return _outer_only(match)
     column = run[-1]
-    vector = column not in stage.branch_iters and all(contiguous(r, column) for r in stage.reads)
+    # TVM vectorises logical operators to int8, which then does not fit the boolean buffer.
+    vector = column not in stage.branch_iters and block.writes[0].dtype != "bool"
+    vector = vector and all(contiguous(r, column) for r in stage.reads)
     extent = block.volume(run)
     if not vector or extent is None or stage.scalar_only:
         return _row_buffer(match, run)
