@@ -8,7 +8,7 @@ space) comes with the class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
@@ -44,12 +44,11 @@ class Decision:
 class Rule(ScheduleRule):
     """Base of every rule of this package; also a rule for ``tvm.s_tir.dlight.ApplyDefaultSchedule``.
 
-    Subclasses set ``name`` (as in ``AUTOTIR_PLAN`` and the report) and ``knob_names`` (the fields of its
-    plans that are knobs), and write :meth:`match`, :meth:`plans` and :meth:`schedule`.
+    Subclasses set ``name`` (as in ``AUTOTIR_PLAN`` and the report) and write :meth:`match`, :meth:`plans` and :meth:`schedule`.
     """
 
     name: ClassVar[str] = "Rule"
-    knob_names: ClassVar[frozenset[str]] = frozenset()
+    knob_names: ClassVar[frozenset[str] | None] = None
 
     def match(self, view: FuncView, machine: CpuMachine) -> Any | Reject:
         """What the function computes, or a :class:`Reject`. Reads only."""
@@ -83,11 +82,17 @@ class Rule(ScheduleRule):
         if isinstance(plans, Reject):
             return plans
         wanted = settings.current().plan.get(self.name, {})
+        self._check_overrides(wanted)
+        return Decision(match, tuple(override_knobs(p, wanted) for p in plans))
+
+    def _check_overrides(self, wanted: Mapping[str, int]) -> None:
+        """Raise ``ValueError`` for a knob that is not in ``knob_names`` (where the rule gives them)."""
+        if self.knob_names is None:
+            return
         unknown = sorted(k for k in wanted if k.rpartition(".")[2] not in self.knob_names)
         if unknown:
-            known = ", ".join(sorted(self.knob_names)) or "none"
+            known = ", ".join(sorted(self.knob_names))
             raise ValueError(f"AUTOTIR_PLAN: {self.name} has no knob {', '.join(unknown)}; it has {known}")
-        return Decision(match, tuple(override_knobs(p, wanted) for p in plans))
 
     def build(self, func: Any, decision: Decision, plan: Any, tunable: bool = False) -> Schedule:
         """The scheduled function. Raises :class:`RuleBug` where ``schedule`` fails: that is a defect."""

@@ -169,7 +169,9 @@ def _check_together(cases: Sequence[Case], target: Any, floor: float) -> Outcome
     plain = _plain(cases, target)
     report = dl.Report()
     pipeline = dl.pipeline(target, report=report)
-    ours = relax.VirtualMachine(tvm.compile(module_of(cases, target), target, relax_pipeline=pipeline), tvm.cpu())
+    ours = relax.VirtualMachine(
+        tvm.compile(module_of(cases, target), target, relax_pipeline=pipeline), tvm.cpu()
+    )
     undone = [entry.line() for entry in report if entry.status == "unscheduled" or entry.bugs]
     if undone:
         raise AssertionError(f"not scheduled: {'; '.join(undone)}")
@@ -193,7 +195,9 @@ def _difference(case: Case, name: str, plain: Any, ours: Any, floor: float) -> s
         if len(want) != len(got):
             return f"run {run}: {len(want)} outputs without and {len(got)} with schedules"
         for k, (one, two) in enumerate(zip(want, got)):
-            entry = compare(case.id, f"output {k}", {"run": run}, one, two, TOLERANCE.get(str(one.dtype), 0.0))
+            entry = compare(
+                case.id, f"output {k}", {"run": run}, one, two, TOLERANCE.get(str(one.dtype), 0.0)
+            )
             if not entry.ok and not 0.0 <= entry.max_error <= floor:
                 return str(entry)
     return ""

@@ -119,7 +119,11 @@ def binary() -> list[Case]:
     for name in "bitwise_and bitwise_or bitwise_xor".split():
         found += cases(name, getattr(op, name), *filled(PAIRS, "int32"), "uint8[7,33] uint8[33]")
     for name in "left_shift right_shift".split():
-        shapes = ["int32[64,512] int32[64,512]:0..7", "int32[7,33] int32[33]:0..7", "int64[n,3] int64[n,3]:0..7"]
+        shapes = [
+            "int32[64,512] int32[64,512]:0..7",
+            "int32[7,33] int32[33]:0..7",
+            "int64[n,3] int64[n,3]:0..7",
+        ]
         found += cases(name, getattr(op, name), *shapes)
     return found + division()
 
@@ -132,7 +136,9 @@ def division() -> list[Case]:
         build = getattr(op, name)
         found += cases(name, build, *by)
         if name != "divide":
-            found += cases(name, build, *integers, "int32[7,33] int32[33]:-9..-1", "uint8[7,33] uint8[33]:1..9")
+            found += cases(
+                name, build, *integers, "int32[7,33] int32[33]:-9..-1", "uint8[7,33] uint8[33]:1..9"
+            )
     powers = "[64,512]:0.1..3 [64,512]", "[7,33]:0.1..3 [33]", "[n,33]:0.1..3 [n,1]"
     found += cases("power", op.power, *powers)
     found += cases("atan2", op.atan2, *by)
@@ -145,7 +151,9 @@ def select() -> list[Case]:
     found = cases("where", op.where, *shapes, *halves)
     buckets = "[64,512] [9]:-1..1", "[7,33] [3]:-1..1", "[n] [5]:-1..1"
     found += cases("bucketize", lambda x, b: op.bucketize(x, b), *buckets)
-    right = cases("bucketize", lambda x, b: op.bucketize(x, b, out_int32=True, right=True), *buckets, note="right")
+    right = cases(
+        "bucketize", lambda x, b: op.bucketize(x, b, out_int32=True, right=True), *buckets, note="right"
+    )
     prelu = "[2,16,8,8] [16]", "[1,5,7,3] [5]", "[n,5,7] [5]", "[7,33] [33]"
     return found + right + cases("nn.prelu", nn.prelu, *prelu)
 
@@ -173,7 +181,9 @@ def creation() -> list[Case]:
         build = getattr(op, name)
         found += cases(name, build, "[64,64]", "[3,7,33]", "[n,33]", "int8[7,7]")
         found += cases(name, lambda x, f=build: f(x, -2), "[7,33]", note="k=-2")
-    found += cases("shape_to_tensor", lambda x: op.shape_to_tensor(op.shape_of(x)), "[64,512]", "[7]", "[n,3,m]")
+    found += cases(
+        "shape_to_tensor", lambda x: op.shape_to_tensor(op.shape_of(x)), "[64,512]", "[7]", "[n,3,m]"
+    )
     return found + cases("size", op.size, "[64,512]", "[7,33]", "[n,33]")
 
 
@@ -181,9 +191,15 @@ def creation() -> list[Case]:
 
 
 def layout() -> list[Case]:
-    found = cases("permute_dims", op.permute_dims, "[64,512]", "[7,33]", "[n,33]", "int8[64,64]", "float16[7,5,3]")
-    found += cases("permute_dims", lambda x: op.permute_dims(x, [0, 2, 3, 1]), "[2,16,8,8]", "[1,3,5,7]", "[n,3,h,w]")
-    found += cases("permute_dims", lambda x: op.permute_dims(x, [0, 2, 1, 3]), "[1,8,4,16]", "[2,3,n,5]", note="heads")
+    found = cases(
+        "permute_dims", op.permute_dims, "[64,512]", "[7,33]", "[n,33]", "int8[64,64]", "float16[7,5,3]"
+    )
+    found += cases(
+        "permute_dims", lambda x: op.permute_dims(x, [0, 2, 3, 1]), "[2,16,8,8]", "[1,3,5,7]", "[n,3,h,w]"
+    )
+    found += cases(
+        "permute_dims", lambda x: op.permute_dims(x, [0, 2, 1, 3]), "[1,8,4,16]", "[2,3,n,5]", note="heads"
+    )
     found += cases("reshape", lambda x: op.reshape(x, (-1, 8)), "[64,512]", "[7,24]", "[n,16]")
     found += cases("flatten", op.flatten, "[64,512]", "[7,33]", "[n,33]")
     found += cases("nn.batch_flatten", nn.batch_flatten, "[4,16,8,8]", "[3,5,7]", "[n,5,7]")
@@ -208,7 +224,9 @@ def layout() -> list[Case]:
 def joining() -> list[Case]:
     join = lambda axis: lambda *xs: op.concat(list(xs), axis)
     found = cases("concat", join(1), "[4,64] [4,32]", "[7,3] [7,5] [7,1]", "[n,3] [n,5]", note="axis 1")
-    found += cases("concat", join(0), "[64,512] [64,512]", "[3,7] [5,7]", "[n,7] [m,7]", "int8[3,7] int8[5,7]")
+    found += cases(
+        "concat", join(0), "[64,512] [64,512]", "[3,7] [5,7]", "[n,7] [m,7]", "int8[3,7] int8[5,7]"
+    )
     stack = lambda axis: lambda *xs: op.stack(list(xs), axis)
     found += cases("stack", stack(0), "[64,512] [64,512]", "[7,33] [7,33] [7,33]", "[n,33] [n,33]")
     found += cases("stack", stack(2), "[7,33] [7,33]", note="axis 2")
@@ -217,7 +235,9 @@ def joining() -> list[Case]:
     found += cases("repeat", lambda x: op.repeat(x, 3, 1), "[64,128]", "[7,33]", "[n,33]")
     found += cases("repeat", lambda x: op.repeat(x, 2), "[7,33]", note="flat")
     found += cases("tile", lambda x: op.tile(x, (2, 3)), "[64,128]", "[7,33]", "[n,33]")
-    found += cases("broadcast_to", lambda x, y: op.broadcast_to(x, dims(y)), "[1,512] [64,512]", "[7,1] [3,7,33]")
+    found += cases(
+        "broadcast_to", lambda x, y: op.broadcast_to(x, dims(y)), "[1,512] [64,512]", "[7,1] [3,7,33]"
+    )
     found += cases("broadcast_to", lambda x, y: op.broadcast_to(x, dims(y)), "[33] [n,33]", "[n,1] [n,33]")
     grids = "[64] [32]", "[7] [33] [5]", "[n] [5]"
     return found + cases("meshgrid", lambda *xs: op.meshgrid(list(xs), "ij"), *grids)
@@ -226,8 +246,16 @@ def joining() -> list[Case]:
 def slicing() -> list[Case]:
     take = lambda x: op.strided_slice(x, [0, 1], [1, 2], [7, 30])
     found = cases("strided_slice", take, "[64,512]", "[7,33]", "[k,33]", "int8[7,33]")
-    found += cases("strided_slice", lambda x: op.strided_slice(x, [1], [0], [33], [3]), "[7,33]", "[n,33]", note="step 3")
-    found += cases("strided_slice", lambda x: op.strided_slice(x, [1], [30], [2], [-2]), "[7,33]", "[n,33]", note="backwards")
+    found += cases(
+        "strided_slice", lambda x: op.strided_slice(x, [1], [0], [33], [3]), "[7,33]", "[n,33]", note="step 3"
+    )
+    found += cases(
+        "strided_slice",
+        lambda x: op.strided_slice(x, [1], [30], [2], [-2]),
+        "[7,33]",
+        "[n,33]",
+        note="backwards",
+    )
     bounds = [relax.const(np.array(v), "int64") for v in ([1, 2], [3, 9], [1, 2])]
     dynamic = lambda x: op.dynamic_strided_slice(x, *bounds)
     found += cases("dynamic_strided_slice", dynamic, "[64,512]", "[7,33]", "[k,33]")
@@ -251,8 +279,14 @@ def gathering() -> list[Case]:
     found += cases("gather_elements", lambda x, i: op.gather_elements(x, i, 1), *elements)
     nd = "[64,512] int64[16,2]:0..63", "[7,33] int64[5,3,1]:0..6", "[m,33] int64[n,1]:0..0"
     found += cases("gather_nd", op.gather_nd, *nd)
-    found += cases("gather_nd", lambda x, i: op.gather_nd(x, i, 1), "[4,7,5] int64[4,3,1]:0..6", note="batched")
-    tensor = "[64,512] int64[16]:0..63 int64[16]:0..63", "[7,33] int64[3,1]:0..6 int64[5]:0..6", "[m,33] int64[n]:0..0"
+    found += cases(
+        "gather_nd", lambda x, i: op.gather_nd(x, i, 1), "[4,7,5] int64[4,3,1]:0..6", note="batched"
+    )
+    tensor = (
+        "[64,512] int64[16]:0..63 int64[16]:0..63",
+        "[7,33] int64[3,1]:0..6 int64[5]:0..6",
+        "[m,33] int64[n]:0..0",
+    )
     found += cases("index_tensor", lambda x, *i: op.index_tensor(x, list(i)), *tensor)
     hot = "int32[64]:0..9", "int64[7,3]:0..9", "int64[n]:0..9"
     for axis in (-1, 0):
@@ -263,13 +297,21 @@ def gathering() -> list[Case]:
 
 def scattering() -> list[Case]:
     found: list[Case] = []
-    elements = "[64,128] int64[64,16]:0..127 [64,16]", "[7,33] int64[7,5]:0..32 [7,5]", "[m,33] int64[m,5]:0..32 [m,5]"
+    elements = (
+        "[64,128] int64[64,16]:0..127 [64,16]",
+        "[7,33] int64[7,5]:0..32 [7,5]",
+        "[m,33] int64[m,5]:0..32 [m,5]",
+    )
     for reduction in "update add mul min max".split():
         build = lambda x, i, u, r=reduction: op.scatter_elements(x, i, u, 1, r)
-        found += cases("scatter_elements", build, *elements[: 3 if reduction in ("update", "add") else 2], note=reduction)
+        found += cases(
+            "scatter_elements", build, *elements[: 3 if reduction in ("update", "add") else 2], note=reduction
+        )
     nd = "[64,128] int64[16,1]:0..63 [16,128]", "[7,33] int64[5,2]:0..6 [5]", "[m,33] int64[k,1]:0..0 [k,33]"
     for reduction in "update add".split():
-        found += cases("scatter_nd", lambda x, i, u, r=reduction: op.scatter_nd(x, i, u, r), *nd, note=reduction)
+        found += cases(
+            "scatter_nd", lambda x, i, u, r=reduction: op.scatter_nd(x, i, u, r), *nd, note=reduction
+        )
     put = "[64,128] int64[16]:0..63 int64[16]:0..127 [16]", "[7,33] int64[5]:0..6 int64[5]:0..6 [5]"
     put += ("[m,33] int64[9]:0..0 int64[9]:0..32 [9]",)
     for add in (False, True):
@@ -290,8 +332,12 @@ def reductions() -> list[Case]:
         found += cases(name, lambda x, f=build: f(x, -1), *rows, note="rows")
         found += cases(name, lambda x, f=build: f(x, 0, True), *rows, note="columns")
         found += cases(name, build, "[64,512]" + span, "[7,33]" + span, "[m,33]" + span, note="all")
-        found += cases(name, lambda x, f=build: f(x, [0, 2]), "[8,32,16]" + span, "[3,5,7]" + span, "[m,5,k]" + span)
-        found += cases(name, lambda x, f=build: f(x, [1, 2]), "[8,32,16]" + span, "[3,5,7]" + span, note="inner")
+        found += cases(
+            name, lambda x, f=build: f(x, [0, 2]), "[8,32,16]" + span, "[3,5,7]" + span, "[m,5,k]" + span
+        )
+        found += cases(
+            name, lambda x, f=build: f(x, [1, 2]), "[8,32,16]" + span, "[3,5,7]" + span, note="inner"
+        )
     for name in "sum max min".split():
         for shape in typed(f"{SIGNED} {HALF} float64", "?[7,33]"):
             found += cases(name, lambda x, f=getattr(op, name): f(x, 1), shape)
@@ -339,11 +385,28 @@ def statistics() -> list[Case]:
 def products() -> list[Case]:
     plain = ["[64,128] [128,96]", "[7,33] [33,13]", "[n,33] [33,13]", "[1,128] [128,96]", "[64,128] [128,1]"]
     found = cases("matmul", op.matmul, *plain, "[7,m] [m,13]", "[7,33] [33,m]", "[m,k] [k,m]")
-    found += cases("matmul", op.matmul, "[128] [128,96]", "[7,33] [33]", "[33] [33]", "[n,33] [33]", note="vectors")
-    batched = "[4,16,32] [4,32,16]", "[3,7,5] [5,9]", "[n,7,5] [n,5,9]", "[m,16,33] [33,33]", "[2,1,7,5] [3,5,9]", "[2,m,8] [2,8,m]"
+    found += cases(
+        "matmul", op.matmul, "[128] [128,96]", "[7,33] [33]", "[33] [33]", "[n,33] [33]", note="vectors"
+    )
+    batched = (
+        "[4,16,32] [4,32,16]",
+        "[3,7,5] [5,9]",
+        "[n,7,5] [n,5,9]",
+        "[m,16,33] [33,33]",
+        "[2,1,7,5] [3,5,9]",
+        "[2,m,8] [2,8,m]",
+    )
     found += cases("matmul", op.matmul, *batched, note="batched")
     right = lambda a, b: op.matmul(a, op.permute_dims(b, [1, 0]))
-    found += cases("matmul", right, "[64,128] [96,128]", "[7,33] [13,33]", "[n,33] [13,33]", "[1,128] [96,128]", note="NT")
+    found += cases(
+        "matmul",
+        right,
+        "[64,128] [96,128]",
+        "[7,33] [13,33]",
+        "[n,33] [13,33]",
+        "[1,128] [96,128]",
+        note="NT",
+    )
     left = lambda a, b: op.matmul(op.permute_dims(a, [1, 0]), b)
     found += cases("matmul", left, "[128,64] [128,96]", "[33,7] [33,13]", "[33,n] [33,13]", note="TN")
     both = lambda a, b: op.matmul(op.permute_dims(a, [1, 0]), op.permute_dims(b, [1, 0]))
@@ -353,12 +416,19 @@ def products() -> list[Case]:
     for wide, shapes in (("int32", "int8 uint8"), ("float32", "float16 bfloat16")):
         build = lambda a, b, t=wide: op.matmul(a, b, out_dtype=t)
         for dtype in shapes.split():
-            pairs = [f"{dtype}[16,64] {dtype}[64,32]", f"{dtype}[7,33] {dtype}[33,13]", f"{dtype}[n,33] {dtype}[33,13]"]
+            pairs = [
+                f"{dtype}[16,64] {dtype}[64,32]",
+                f"{dtype}[7,33] {dtype}[33,13]",
+                f"{dtype}[n,33] {dtype}[33,13]",
+            ]
             found += cases("matmul", build, *pairs, note=f"to {wide}")
     found += cases("outer", op.outer, "[64] [128]", "[7] [33]", "[n] [33]")
     for text in ("ij,jk->ik", "ij,kj->ki", "ij,ij->i"):
         build = lambda a, b, s=text: op.einsum((a, b), s)
-        shapes = {"ij,jk->ik": ["[64,128] [128,96]", "[7,33] [33,13]", "[m,33] [33,13]"], "ij,kj->ki": ["[7,33] [13,33]"]}
+        shapes = {
+            "ij,jk->ik": ["[64,128] [128,96]", "[7,33] [33,13]", "[m,33] [33,13]"],
+            "ij,kj->ki": ["[7,33] [13,33]"],
+        }
         found += cases("einsum", build, *shapes.get(text, ["[7,33] [7,33]"]), note=text)
     return found
 
@@ -368,7 +438,7 @@ def products() -> list[Case]:
 
 def convolutions() -> list[Case]:
     def conv(data: str, weight: str, **attrs: Any) -> list[Case]:
-        rank = len(Spec.parse(data).dims) - 2 
+        rank = len(Spec.parse(data).dims) - 2
         build = lambda x, w: getattr(nn, f"conv{rank}d")(x, w, **attrs)
         note = " ".join(f"{k}={v}" for k, v in attrs.items())
         return cases(f"nn.conv{rank}d", build, f"{data} {weight}", note=note)
@@ -378,8 +448,12 @@ def convolutions() -> list[Case]:
     found += conv("[1,16,14,14]", "[32,16,3,3]", padding=1) + conv("[1,64,14,14]", "[64,64,1,1]")
     found += conv("[1,3,13,7]", "[5,3,3,3]") + conv("[1,3,15,17]", "[7,3,3,3]", strides=2, padding=1)
     found += conv("[n,4,9,11]", "[6,4,3,3]", padding=1) + conv("[1,4,h,w]", "[6,4,3,3]", strides=2)
-    found += conv("[1,8,15,15]", "[8,8,3,3]", dilation=2) + conv("[2,8,9,9]", "[12,4,3,3]", groups=2, padding=1)
-    found += conv("[1,32,14,14]", "[32,1,3,3]", groups=32, padding=1) + conv("[n,5,9,7]", "[5,1,3,3]", groups=5)
+    found += conv("[1,8,15,15]", "[8,8,3,3]", dilation=2) + conv(
+        "[2,8,9,9]", "[12,4,3,3]", groups=2, padding=1
+    )
+    found += conv("[1,32,14,14]", "[32,1,3,3]", groups=32, padding=1) + conv(
+        "[n,5,9,7]", "[5,1,3,3]", groups=5
+    )
     found += conv("[1,6,9,9]", "[12,1,3,3]", groups=6, strides=2)
     nhwc = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
     found += conv("[1,14,14,16]", "[3,3,16,32]", padding=1, **nhwc) + conv("[1,9,7,3]", "[3,3,3,5]", **nhwc)
@@ -441,9 +515,21 @@ def pools() -> list[Case]:
 
             found += cases(name, pool, f"[1,16,{side}]", f"[2,3,{odd}]", f"[n,3,{odd}]", f"[1,3,{free}]")
             padded = {"padding": (1,) * (2 * rank), "ceil_mode": True, "count_include_pad": True}
-            found += cases(name, lambda x, p=pool, a=padded: p(x, **a), f"[1,16,{side}]", f"[2,3,{odd}]", note="ceil padded")
+            found += cases(
+                name,
+                lambda x, p=pool, a=padded: p(x, **a),
+                f"[1,16,{side}]",
+                f"[2,3,{odd}]",
+                note="ceil padded",
+            )
             exclusive = padded | {"ceil_mode": False, "count_include_pad": False}
-            found += cases(name, lambda x, p=pool, a=exclusive: p(x, **a), f"[2,3,{odd}]", f"[n,3,{odd}]", note="exclusive")
+            found += cases(
+                name,
+                lambda x, p=pool, a=exclusive: p(x, **a),
+                f"[2,3,{odd}]",
+                f"[n,3,{odd}]",
+                note="exclusive",
+            )
             last = lambda x, p=pool, t=layout: p(x, layout=t)
             found += cases(name, last, f"[1,{side},16]", f"[2,{odd},3]", note=layout)
         adaptive = getattr(nn, f"adaptive_avg_pool{rank}d")
@@ -462,19 +548,29 @@ def norms() -> list[Case]:
     found: list[Case] = []
     for name in "softmax log_softmax".split():
         build = getattr(nn, name)
-        found += cases(f"nn.{name}", build, "[64,512]", "[7,33]", "[n,33]", "[7,m]", "float16[7,33]", "[2,3,5,7]")
-        found += cases(f"nn.{name}", lambda x, f=build: f(x, 1), "[4,32,16]", "[3,7,5]", "[n,7,5]", note="axis 1")
+        found += cases(
+            f"nn.{name}", build, "[64,512]", "[7,33]", "[n,33]", "[7,m]", "float16[7,33]", "[2,3,5,7]"
+        )
+        found += cases(
+            f"nn.{name}", lambda x, f=build: f(x, 1), "[4,32,16]", "[3,7,5]", "[n,7,5]", note="axis 1"
+        )
     layer = lambda axes: lambda x, g, b: nn.layer_norm(x, g, b, axes)
     found += cases("nn.layer_norm", layer(-1), "[64,512] [512] [512]", "[7,33] [33] [33]", "[n,33] [33] [33]")
-    found += cases("nn.layer_norm", layer([1, 2]), "[4,8,16] [8,16] [8,16]", "[3,5,7] [5,7] [5,7]", note="two axes")
+    found += cases(
+        "nn.layer_norm", layer([1, 2]), "[4,8,16] [8,16] [8,16]", "[3,5,7] [5,7] [5,7]", note="two axes"
+    )
     found += cases("nn.layer_norm", layer(-1), "float16[7,33] float16[33] float16[33]")
     rms = lambda x, w: nn.rms_norm(x, w, -1)
-    found += cases("nn.rms_norm", rms, "[64,512] [512]", "[7,33] [33]", "[n,33] [33]", "float16[7,33] float16[33]")
+    found += cases(
+        "nn.rms_norm", rms, "[64,512] [512]", "[7,33] [33]", "[n,33] [33]", "float16[7,33] float16[33]"
+    )
     group = lambda count: lambda x, g, b: nn.group_norm(x, g, b, count, 1, [2, 3])
     found += cases("nn.group_norm", group(4), "[2,16,8,8] [16] [16]")
     found += cases("nn.group_norm", group(3), "[1,9,5,7] [9] [9]", "[n,9,5,7] [9] [9]")
     instance = lambda x, g, b: nn.instance_norm(x, g, b, 1, [2, 3])
-    found += cases("nn.instance_norm", instance, "[2,16,8,8] [16] [16]", "[1,3,5,7] [3] [3]", "[n,3,5,7] [3] [3]")
+    found += cases(
+        "nn.instance_norm", instance, "[2,16,8,8] [16] [16]", "[1,3,5,7] [3] [3]", "[n,3,5,7] [3] [3]"
+    )
     for training in (False, True):
         build = lambda *a, t=training: nn.batch_norm(*a, axis=1, training=t)[0]
         vectors = lambda c: " ".join([f"[{c}]"] * 3 + [f"[{c}]:0.1..2"])
@@ -484,7 +580,11 @@ def norms() -> list[Case]:
 
 
 def attention() -> list[Case]:
-    qkv = "[1,16,4,32] [1,16,4,32] [1,16,4,32]", "[2,7,3,5] [2,9,3,5] [2,9,3,11]", "[1,m,2,8] [1,m,2,8] [1,m,2,8]"
+    qkv = (
+        "[1,16,4,32] [1,16,4,32] [1,16,4,32]",
+        "[2,7,3,5] [2,9,3,5] [2,9,3,11]",
+        "[1,m,2,8] [1,m,2,8] [1,m,2,8]",
+    )
     found = cases("nn.attention", nn.attention, *qkv)
     for mask in ("TopLeft", "BottomRight"):
         build = lambda q, k, v, m=mask: nn.attention(q, k, v, causal_mask=m)
@@ -497,7 +597,11 @@ def attention() -> list[Case]:
 def losses() -> list[Case]:
     pairs = "[64,10] [64,10]", "[7,33] [7,33]", "[m,33] [m,33]"
     found = cases("nn.cross_entropy_with_logits", nn.cross_entropy_with_logits, *pairs)
-    targets = "[64,10] int64[64]:0..9 [10]:1..2", "[7,5,3] int64[7,3]:0..4 [5]:1..2", "[m,5] int64[m]:0..4 [5]:1..2"
+    targets = (
+        "[64,10] int64[64]:0..9 [10]:1..2",
+        "[7,5,3] int64[7,3]:0..4 [5]:1..2",
+        "[m,5] int64[m]:0..4 [5]:1..2",
+    )
     for reduction in "mean sum none".split():
         build = lambda x, t, w, r=reduction: nn.nll_loss(x, t, w, r)
         found += cases("nn.nll_loss", build, *targets, note=reduction)
@@ -527,10 +631,16 @@ def quantisation() -> list[Case]:
     found: list[Case] = []
     for dtype in "int8 uint8".split():
         build = lambda x, s, z, t=dtype: op.quantize(x, s, z, 1, t)
-        shapes = [f"[{s}] [{c}]:0.01..0.02 {dtype}[{c}]:0..9" for s, c in (("64,512", 512), ("7,33", 33), ("n,33", 33))]
+        shapes = [
+            f"[{s}] [{c}]:0.01..0.02 {dtype}[{c}]:0..9"
+            for s, c in (("64,512", 512), ("7,33", 33), ("n,33", 33))
+        ]
         found += cases("quantize", build, *shapes, note=dtype)
         back = lambda x, s, z: op.dequantize(x, s, z, 1)
-        shapes = [f"{dtype}[{s}] [{c}]:0.01..0.02 {dtype}[{c}]:0..9" for s, c in (("64,512", 512), ("7,33", 33), ("n,33", 33))]
+        shapes = [
+            f"{dtype}[{s}] [{c}]:0.01..0.02 {dtype}[{c}]:0..9"
+            for s, c in (("64,512", 512), ("7,33", 33), ("n,33", 33))
+        ]
         found += cases("dequantize", back, *shapes)
     one = lambda x: op.quantize(x, relax.const(0.02, "float32"), relax.const(3, "int8"), -1, "int8")
     return found + cases("quantize", one, "[7,33]", "[n,33]", note="one scale")
@@ -545,7 +655,9 @@ def images() -> list[Case]:
             attrs = {"method": method, "coordinate_transformation_mode": mode, "rounding_method": rounding}
             build = lambda x, a=attrs: image.resize2d(x, (11, 20), **a)
             shapes = "[1,16,8,8]", "[2,3,13,7]", "[n,3,5,7]"
-            found += cases("image.resize2d", build, *shapes[: 3 if mode == "half_pixel" else 1], note=f"{method} {mode}")
+            found += cases(
+                "image.resize2d", build, *shapes[: 3 if mode == "half_pixel" else 1], note=f"{method} {mode}"
+            )
     last = lambda x: image.resize2d(x, (16, 16), layout="NHWC")
     found += cases("image.resize2d", last, "[1,8,8,16]", "[2,5,7,3]", note="NHWC")
     for method in "nearest_neighbor linear cubic".split():
@@ -556,7 +668,12 @@ def images() -> list[Case]:
         # TVM takes 12 s to build bicubic with reflection, 2 s for bilinear: expressions that it never shares.
         for padding in ["zeros", "border", *["reflection"] * (method == "nearest")]:
             build = lambda x, g, m=method, p=padding: image.grid_sample(x, g, m, "NCHW", p)
-            found += cases("image.grid_sample", build, *grids[: 3 if padding == "zeros" else 2], note=f"{method} {padding}")
+            found += cases(
+                "image.grid_sample",
+                build,
+                *grids[: 3 if padding == "zeros" else 2],
+                note=f"{method} {padding}",
+            )
     affine = lambda x: image.affine_grid(x, (8, 12))
     return found + cases("image.affine_grid", affine, "[4,2,3]", "[1,2,3]", "[n,2,3]")
 
@@ -573,7 +690,10 @@ def detection() -> list[Case]:
     count = lambda x: vision.get_valid_counts(x, 0.2, 0, 1)
     found += cases("vision.get_valid_counts", count, "[1,32,6]:0..1", "[2,7,6]:0..1", "[m,7,6]:0..1")
     suppress = lambda x, c, i: vision.non_max_suppression(x, c, i, return_indices=False)
-    shapes = [f"[{b},{n},6]:0..1 int32[{b}]:{n}..{n} int32[{b},{n}]:0..{n - 1}" for b, n in ((1, 32), (2, 7), ("m", 7))]
+    shapes = [
+        f"[{b},{n},6]:0..1 int32[{b}]:{n}..{n} int32[{b},{n}]:0..{n - 1}"
+        for b, n in ((1, 32), (2, 7), ("m", 7))
+    ]
     found += cases("vision.non_max_suppression", suppress, *shapes)
 
     def every_class(boxes: Any, scores: Any) -> Any:
@@ -599,16 +719,21 @@ OPAQUE = {
     **dict.fromkeys("scatter_elements scatter_nd index_put grad.take_backward".split(), _LOOPS),
     **dict.fromkeys([f"vision.{n}" for n in "get_valid_counts non_max_suppression".split()], _LOOPS),
     "vision.all_class_non_max_suppression": _LOOPS,
-    **dict.fromkeys([f"nn.adaptive_avg_pool{r}d" for r in (1, 2, 3)], "a window of varying size is a block in a block"),
+    **dict.fromkeys(
+        [f"nn.adaptive_avg_pool{r}d" for r in (1, 2, 3)], "a window of varying size is a block in a block"
+    ),
 }
 
 _INSPECT = "reads the header of a tensor on the host: TVM makes it a host function that is marked scheduled"
 _CCL = "calls a library that communicates between devices: no TensorIR"
 EXCLUDED = {
-    **dict.fromkeys("ccl.allgather ccl.allreduce ccl.broadcast_from_worker0 ccl.scatter_from_worker0".split(), _CCL),
+    **dict.fromkeys(
+        "ccl.allgather ccl.allreduce ccl.broadcast_from_worker0 ccl.scatter_from_worker0".split(), _CCL
+    ),
     "dist.redistribute_replica_to_shard": "needs a device mesh",
     **dict.fromkeys(
-        [f"inspect.tensor_{n}" for n in "byte_offset dtype_bits dtype_code dtype_lanes elem_offset".split()], _INSPECT
+        [f"inspect.tensor_{n}" for n in "byte_offset dtype_bits dtype_code dtype_lanes elem_offset".split()],
+        _INSPECT,
     ),
     **dict.fromkeys([f"inspect.tensor_{n}" for n in "ndim shape_i stride_i".split()], _INSPECT),
     "nn.attention_var_len": "TVM's legalisation raises: not supported yet",

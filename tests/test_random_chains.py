@@ -139,7 +139,9 @@ def convolve(draw: Draw, shape: Shape) -> Step | None:
     size, attrs = draw(st.sampled_from((1, 3))), {"groups": groups}
     attrs |= {"strides": draw(st.sampled_from((1, 2))), "padding": draw(st.sampled_from((0, 1)))}
     weight = own(filters, channels // groups, size, size)
-    return Step(f"conv2d {filters} {attrs}", lambda x, w: nn.conv2d(x, w, **attrs), (weight,), draw(st.booleans()))
+    return Step(
+        f"conv2d {filters} {attrs}", lambda x, w: nn.conv2d(x, w, **attrs), (weight,), draw(st.booleans())
+    )
 
 
 def pool(draw: Draw, shape: Shape) -> Step | None:

@@ -61,7 +61,9 @@ def test_every_operator_has_three_shapes_one_of_them_dynamic():
     for cases in ALL.values():
         for case in cases:
             shapes.setdefault(case.op, set()).add(tuple(spec.dims for spec in case.inputs))
-    dynamic = {op for op, found in shapes.items() if any(isinstance(d, str) for s in found for x in s for d in x)}
+    dynamic = {
+        op for op, found in shapes.items() if any(isinstance(d, str) for s in found for x in s for d in x)
+    }
     assert {op: len(found) for op, found in shapes.items() if len(found) < 3} == {}
     assert set(shapes) - dynamic == set()
 
