@@ -44,7 +44,8 @@ class Decision:
 class Rule(ScheduleRule):
     """Base of every rule of this package; also a rule for ``tvm.s_tir.dlight.ApplyDefaultSchedule``.
 
-    Subclasses set ``name`` (as in ``AUTOTIR_PLAN`` and the report) and write :meth:`match`, :meth:`plans` and :meth:`schedule`.
+    Subclasses set ``name`` (as in ``AUTOTIR_PLAN`` and the report) and write :meth:`match`, :meth:`plans`
+    and :meth:`schedule`.
     """
 
     name: ClassVar[str] = "Rule"

@@ -4,7 +4,7 @@
 =================  ============================================================================
 ``AUTOTIR_DEBUG``  0 to 5: how much is logged (0: warnings only)
 ``AUTOTIR_STRICT`` 1: a bug of a rule is raised instead of reported
-``AUTOTIR_PLAN``   knob values that win over every other source: ``cpu.Elementwise:inner=64;cpu.Reduction:width=16``
+``AUTOTIR_PLAN``   knob values that win over all others: ``cpu.Elementwise:inner=64;cpu.Reduction:width=16``
 ``AUTOTIR_DUMP``   a directory for the functions before and after scheduling
 =================  ============================================================================
 """

@@ -220,14 +220,19 @@ def reduce(op: str, axis: int | tuple[int, ...] | None) -> Callable[..., Tensors
     return make
 
 
-def mean(axis: int | None) -> Callable[..., Tensors]:
-    def make(dtype: str, *shape: Any) -> Tensors:
-        x = _input("x", dtype, *shape)
-        total = topi.sum(x, axis)
-        scale = tvm.tirx.const(0.5, dtype)
-        return [x, te.compute(total.shape, lambda *i: total[i] * scale, "mean")]
+def mean_square(dtype: str, *shape: Any) -> Tensors:
+    """Of all elements, so that nothing cancels: a producer, a reduction to a scalar and what follows it."""
+    x = _input("x", dtype, *shape)
+    total = topi.sum(te.compute(shape, lambda *i: x[i] * x[i], "square"))
+    scale = tvm.tirx.const(0.5, dtype)
+    return [x, te.compute((), lambda: tvm.tirx.sqrt(total() * scale), "mean")]
 
-    return make
+
+def sum_squares(dtype: str, *shape: Any) -> Tensors:
+    """A product of an operand with itself: no contraction."""
+    x = _input("x", dtype, *shape)
+    axes = [te.reduce_axis((0, extent), f"r{k}") for k, extent in enumerate(shape)]
+    return [x, te.compute((), lambda: te.sum(x[axes] * x[axes], axis=axes), "y")]
 
 
 def softmax(axis: int) -> Callable[..., Tensors]:
@@ -380,7 +385,7 @@ WORKLOADS = [
     Workload("matmul f16 to f32", "cpu.Matmul", matmul("nn", out="float32"), _PRODUCT, ("float16",)),
     Workload("matmul with a constant", "cpu.Matmul", matmul("nt"), _PRODUCT, constants=(1,)),
     Workload("matmul of a constant", "cpu.Matmul", matmul("nn"), _PRODUCT, constants=(0,)),
-    Workload("matmul bias relu", "cpu.Matmul", matmul_bias_relu, _MATRIX, FLOATS),
+    Workload("matmul bias relu", "cpu.Matmul", matmul_bias_relu, _MATRIX),
     Workload("matmul residual", "cpu.Matmul", matmul_residual, _PRODUCT),
     Workload("relu matmul", "cpu.Matmul", scaled_matmul, _PRODUCT),
     Workload("two matmuls", "cpu.Matmul", two_matmuls, _PRODUCT),
@@ -408,7 +413,6 @@ WORKLOADS = [
         "cpu.GEMV",
         gemv("nk"),
         {"aligned": (64, 48), "prime": (37, 53), "long": (1, 4099), "dynamic": (37, None)},
-        FLOATS,
     ),
     Workload("gemv bias relu", "cpu.GEMV", gemv_bias, {"aligned": (64, 48), "prime": (37, 53)}),
     Workload("gemv with a constant", "cpu.GEMV", gemv("kn"), {"aligned": (64, 48)}, constants=(1,)),
@@ -442,14 +446,14 @@ WORKLOADS = [
     Workload("conv transposed", "cpu.Conv", conv2d_transposed, {"odd": (1, 8, 5, 6, 8)}),
     Workload("depthwise nhwc", "cpu.Conv", depthwise_nhwc, {"aligned": (1, 8, 8, 32), "odd": (2, 5, 7, 6)}),
     Workload("sum of rows", "cpu.Reduction", reduce("sum", 1), _ROW, (*FLOATS, "int32")),
-    Workload("sum of columns", "cpu.Reduction", reduce("sum", 0), _ROW, FLOATS),
-    Workload("sum of all", "cpu.Reduction", reduce("sum", None), _ROW),
-    Workload("mean of all", "cpu.Reduction", mean(None), _FEW),
+    Workload("sum of columns", "cpu.Reduction", reduce("sum", 0), _ROW, ("float32", "float16")),
+    Workload("sum of squares", "cpu.Reduction", sum_squares, _ROW),
+    Workload("root of the mean square", "cpu.Reduction", mean_square, _FEW),
     Workload("max of rows", "cpu.Reduction", reduce("max", 1), _FEW, ("float32", "float16", "int8")),
     Workload("product", "cpu.Reduction", reduce("prod", 1), _FEW),
     Workload("argmax", "cpu.Reduction", reduce("argmax", 1), _FEW),
     Workload("argmin of columns", "cpu.Reduction", reduce("argmin", 0), _FEW),
-    Workload("all", "cpu.Reduction", reduce("all", 1), _FEW, ("bool",)),
+    Workload("all", "cpu.Reduction", reduce("all", 1), {**_FEW, "long": _ROW["long"]}, ("bool",)),
     Workload("any of columns", "cpu.Reduction", reduce("any", 0), _FEW, ("bool",)),
     Workload("sum of the middle", "cpu.Reduction", reduce("sum", 1), {"odd": (3, 5, 32), "dynamic": (None, 5, 7)}),
     Workload("sum around", "cpu.Reduction", reduce("sum", (0, 2)), {"odd": (3, 5, 32), "dynamic": (None, 5, 7)}),

@@ -11,20 +11,23 @@ import corpus
 import numpy as np
 import pytest
 import tvm
-from corpus import WORKLOADS, Case
+from corpus import WORKLOADS, Case, Workload
+from tvm.script import tirx as T
 
 import autotir_dlight as dl
 from autotir_dlight.cpu import blocking
 from autotir_dlight.errors import RuleBug
 from autotir_dlight.rule import Reject
-from autotir_dlight.verify import run_primfunc
+from autotir_dlight.verify import random_args, run_primfunc
 
 RULES = [dl.cpu.Conv, dl.cpu.Matmul, dl.cpu.GEMV, dl.cpu.Reduction, dl.cpu.Elementwise, dl.cpu.Fallback]
 # Without a schedule a reduction over nothing leaves its result unwritten: there is nothing to compare with.
 UNWRITTEN = [
     *((name, "no depth") for name in ("matmul nn", "matmul nt", "matmul bias relu")),
-    *((name, "zero") for name in ("gemv kn", "sum of rows", "sum of all", "mean of all")),
+    *((name, "zero") for name in ("gemv kn", "sum of rows", "sum of squares")),
 ]
+# The extents at which plans for many threads are made of small functions as well.
+THREADED = ("aligned", "prime", "odd", "long")
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +42,13 @@ def compile_plain(functions: dict[str, Any], target: Any) -> Any:
 
 
 def all_plans(case: Case, func: Any, target: Any, patch: pytest.MonkeyPatch) -> dict[Any, dict[str, Any]]:
-    """Plan -> rule and decision, of all rules, with few and with many threads worth their start."""
+    """Plan -> rule and decision, of all rules, where threads are worth their start and where always."""
     found: dict[Any, dict[str, Any]] = {}
-    for least in (blocking.PARALLEL_MIN_CYCLES, 0):
+    threaded = case.kind in THREADED and case.dtype == case.workload.dtypes[0]
+    for least in (blocking.PARALLEL_MIN_CYCLES, 0)[: 1 + threaded]:
         with patch.context() as inside:
             inside.setattr(blocking, "PARALLEL_MIN_CYCLES", least)
-            for rule in (kind() for kind in reversed(RULES)):
+            for rule in (kind() for kind in RULES):
                 decision = rule.decide(func, target)
                 if isinstance(decision, Reject):
                     continue
@@ -88,3 +92,102 @@ def test_every_plan_computes_what_the_function_does(name, target, monkeypatch):
     complaints += [str(entry) for entry in report.entries if not entry.ok]
     assert not complaints, "\n".join(complaints)
     assert {entry.function for entry in report.entries} == set(scheduled)
+
+
+@pytest.mark.parametrize(("name", "kind"), UNWRITTEN)
+def test_a_reduction_of_nothing_is_its_identity(name, kind, target, monkeypatch):
+    case = next(c for c in corpus.cases() if (c.workload.name, c.kind) == (name, kind))
+    for _, before, after, complaint in variants(case, target, monkeypatch):
+        assert not complaint
+        args = random_args(before)
+        args[-1] = np.full_like(args[-1], 7)
+        want = np.zeros_like(args[-1])
+        if name == "matmul bias relu":
+            want[:] = np.maximum(args[2], 0)
+        np.testing.assert_array_equal(run_primfunc(after, args, target)[-1], want)
+
+
+def strided_view(shape: tuple[int, ...], strides: tuple[int, ...], fill: np.ndarray | None = None) -> np.ndarray:
+    """An array with element ``strides`` in memory that is aligned as TVM wants it, zero elsewhere."""
+    size = 1 + sum((n - 1) * step for n, step in zip(shape, strides))
+    memory = np.from_dlpack(tvm.runtime.empty((size,), "float32"))
+    memory.flags.writeable or memory.setflags(write=True)
+    memory[:] = 0
+    view = np.lib.stride_tricks.as_strided(memory, shape, [4 * step for step in strides])
+    if fill is not None:
+        view[...] = fill
+    return view
+
+
+def strided_matmul(a_strides: tuple[int, int], b_strides: tuple[int, int], c_strides: tuple[int, int]) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle, c: T.handle):
+        A = T.match_buffer(a, (12, 32), "float32", strides=a_strides)
+        B = T.match_buffer(b, (32, 32), "float32", strides=b_strides)
+        C = T.match_buffer(c, (12, 32), "float32", strides=c_strides)
+        for i, j, k in T.grid(12, 32, 32):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0)
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+    return func
+
+
+def strided_add(a_strides: tuple[int, int], c_strides: tuple[int, int]) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, c: T.handle):
+        A = T.match_buffer(a, (12, 32), "float32", strides=a_strides)
+        C = T.match_buffer(c, (12, 32), "float32", strides=c_strides)
+        for i, j in T.grid(12, 32):
+            with T.sblock("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = A[vi, vj] + T.float32(1)
+
+    return func
+
+
+def strided_sum(a_strides: tuple[int, int], axis: int) -> Any:
+    extent, other = ((12, 32), (32, 12))[axis]
+
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, C: T.Buffer((other,), "float32")):
+        A = T.match_buffer(a, (12, 32), "float32", strides=a_strides)
+        for i, k in T.grid(other, extent):
+            with T.sblock("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi] = T.float32(0)
+                C[vi] = C[vi] + (A[vk, vi] if axis == 0 else A[vi, vk])
+
+    return func
+
+
+# Rows with a gap, every second element, and column-major.
+STRIDES = {"gap": (40, 1), "second": (80, 2), "column": (1, 40)}
+
+
+@pytest.mark.parametrize("a", STRIDES)
+@pytest.mark.parametrize("c", STRIDES)
+def test_strided_buffers(a, c, target, monkeypatch):
+    """Strides that the buffers declare: neighbours are not one element apart."""
+    sa, sc = STRIDES[a], STRIDES[c]
+    rng = np.random.default_rng(0)
+    A, B = rng.random((12, 32), "float32"), rng.random((32, 32), "float32")
+    functions = {
+        "matmul": (strided_matmul(sa, sa, sc), [(A, sa), (B, sa), (A @ B, sc)]),
+        "add": (strided_add(sa, sc), [(A, sa), (A + 1, sc)]),
+        "rows": (strided_sum(sa, 1), [(A, sa), (A.sum(1), (1,))]),
+        "columns": (strided_sum(sa, 0), [(A, sa), (A.sum(0), (1,))]),
+    }
+    for name, (func, arrays) in functions.items():
+        case = Case(Workload(name, "", lambda: [], {"odd": ()}), "odd")
+        for plan, how in all_plans(case, func, target, monkeypatch).items():
+            scheduled = how["rule"].build(func, how["decision"], plan).mod["main"]
+            built = tvm.compile(tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")}), target)
+            views = [strided_view(x.shape, s, x) for x, s in arrays[:-1]]
+            want, strides = arrays[-1]
+            out = strided_view(want.shape, strides)
+            built["main"](*(tvm.runtime.from_dlpack(v) for v in (*views, out)))
+            np.testing.assert_allclose(out, want, rtol=1e-5, err_msg=f"{name}: {plan}")

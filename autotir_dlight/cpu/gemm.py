@@ -128,19 +128,25 @@ def _pad(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> _Gemm:
     factors += [1] * (len(sch.get(gemm.anchor).iter_vars) - len(factors))
     sch.pad_einsum(gemm.anchor, factors)
     if pad_rows:
-        gemm.row_pack = _absorb(sch, gemm.row_pack)
+        gemm.row_pack = _absorb(sch, gemm.row_pack, gemm.anchor)
     if pad_columns:
-        gemm.column_pack = _absorb(sch, gemm.column_pack)
-    (unpad,) = sch.get_consumers(gemm.anchor)
-    sch.compute_inline(unpad)
+        gemm.column_pack = _absorb(sch, gemm.column_pack, gemm.anchor)
+    (consumer,) = sch.get_consumers(gemm.anchor)
+    if not sch.get(consumer).same_as(sch.get(gemm.final)):
+        sch.compute_inline(consumer)
     return gemm
 
 
-def _absorb(sch: Schedule, pack: SBlockRV) -> SBlockRV:
-    """Inline a pack block into the zero-padding copy that follows it; returns the copy."""
-    (padded,) = sch.get_consumers(pack)
+def _absorb(sch: Schedule, pack: SBlockRV, anchor: SBlockRV) -> SBlockRV:
+    """Inline a pack block into the zero-padding copy that follows it; returns the copy.
+
+    Where TVM can prove that a symbolic extent is a multiple of the tile there is no copy: returns ``pack``.
+    """
+    (consumer,) = sch.get_consumers(pack)
+    if sch.get(consumer).same_as(sch.get(anchor)):
+        return pack
     sch.compute_inline(pack)
-    return padded
+    return consumer
 
 
 def _panel_layouts(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> None:
