@@ -5,7 +5,7 @@ Each operator comes in at least three shapes: aligned, ragged (odd or prime exte
 extent. :data:`FAMILIES` holds the cases; :data:`EXCLUDED` says of each other operator why it has none.
 """
 
-# ruff: noqa: E731  a named lambda is the shortest way to write one operator with its attributes
+# ruff: noqa: E731, B008  a named lambda is the shortest way to write one operator with its attributes
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from relax_cases import Case, Spec
 from tvm import relax, topi
 from tvm.relax import op
 from tvm.relax.op import grad, image, nn, vision
-
-from relax_cases import Case, Spec
 
 
 def cases(
@@ -707,8 +706,9 @@ def detection() -> list[Case]:
 FAMILIES: dict[str, Callable[[], list[Case]]] = {
     f.__name__: f
     for f in (
-        unary, casts, binary, select, creation, layout, joining, slicing, gathering, scattering, reductions, statistics,
-        products, convolutions, pools, norms, attention, gradients, quantisation, images, detection,
+        unary, casts, binary, select, creation, layout, joining, slicing, gathering, scattering,
+        reductions, statistics, products, convolutions, pools, norms, attention, gradients,
+        quantisation, images, detection,
     )
 }  # fmt: skip
 
@@ -718,7 +718,6 @@ OPAQUE = {
     **dict.fromkeys("sort argsort topk cumsum cumprod median bucketize".split(), _LOOPS),
     **dict.fromkeys("scatter_elements scatter_nd index_put grad.take_backward".split(), _LOOPS),
     **dict.fromkeys([f"vision.{n}" for n in "get_valid_counts non_max_suppression".split()], _LOOPS),
-    "vision.all_class_non_max_suppression": _LOOPS,
     **dict.fromkeys(
         [f"nn.adaptive_avg_pool{r}d" for r in (1, 2, 3)], "a window of varying size is a block in a block"
     ),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random chains of operators: what fusion makes of them is scheduled and computes what plain TVM computes.
 
-A chain starts from one tensor, of which the first extent may be symbolic. Each step takes one of the values so
-far and tensors of its own, which are parameters or constants (constants are packed at compile time).
+A chain starts from one tensor, of which the first extent may be symbolic. Each step takes one of the values
+so far and tensors of its own, which are parameters or constants (constants are packed at compile time).
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ def scatter(draw: Draw, shape: Shape) -> Step | None:
 
 
 STEPS = (
-    pointwise, bias, transpose, reshape, reduce, normalise, matmul, gram, convolve, pool, move, gather, scatter,
+    pointwise, bias, transpose, reshape, reduce, normalise, matmul, gram, convolve, pool, move, gather,
+    scatter,
 )  # fmt: skip
 
 
