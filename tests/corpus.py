@@ -232,7 +232,7 @@ def sum_squares(dtype: str, *shape: Any) -> Tensors:
     """A product of an operand with itself: no contraction."""
     x = _input("x", dtype, *shape)
     axes = [te.reduce_axis((0, extent), f"r{k}") for k, extent in enumerate(shape)]
-    return [x, te.compute((), lambda: te.sum(x[axes] * x[axes], axis=axes), "y")]
+    return [x, te.compute((), lambda: te.sum(x[(*axes,)] * x[(*axes,)], axis=axes), "y")]
 
 
 def softmax(axis: int) -> Callable[..., Tensors]:

@@ -11,6 +11,7 @@ import corpus
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from corpus import WORKLOADS, Case, Workload
 from tvm.script import tirx as T
 
@@ -35,10 +36,15 @@ def target():
     return dl.host_target()
 
 
-def compile_plain(functions: dict[str, Any], target: Any) -> Any:
-    """The functions without schedules; only their numbers are wanted, so LLVM does not optimise."""
+@pytest.fixture(scope="module")
+def quick(target):
+    """The same machine with LLVM's optimiser off: only numbers are wanted, and TVM's lowering is the same."""
+    return tvm.target.Target({**target.export(), "opt-level": 0})
+
+
+def compile_functions(functions: dict[str, Any], target: Any) -> Any:
     named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
-    return tvm.compile(tvm.IRModule(named), target=tvm.target.Target({**target.export(), "opt-level": 0}))
+    return tvm.compile(tvm.IRModule(named), target=target)
 
 
 def all_plans(case: Case, func: Any, target: Any, patch: pytest.MonkeyPatch) -> dict[Any, dict[str, Any]]:
@@ -78,7 +84,7 @@ def cases_of(name: str) -> list[Case]:
 
 
 @pytest.mark.parametrize("name", [w.name for w in WORKLOADS])
-def test_every_plan_computes_what_the_function_does(name, target, monkeypatch):
+def test_every_plan_computes_what_the_function_does(name, target, quick, monkeypatch):
     plain: dict[str, Any] = {}
     scheduled: dict[str, Any] = {}
     complaints = []
@@ -88,14 +94,14 @@ def test_every_plan_computes_what_the_function_does(name, target, monkeypatch):
                 complaints.append(complaint)
             else:
                 plain[variant], scheduled[variant] = before, after
-    report = dl.verify(compile_plain(plain, target), tvm.IRModule(scheduled), target)
+    report = dl.verify(compile_functions(plain, quick), tvm.IRModule(scheduled), quick)
     complaints += [str(entry) for entry in report.entries if not entry.ok]
     assert not complaints, "\n".join(complaints)
     assert {entry.function for entry in report.entries} == set(scheduled)
 
 
 @pytest.mark.parametrize(("name", "kind"), UNWRITTEN)
-def test_a_reduction_of_nothing_is_its_identity(name, kind, target, monkeypatch):
+def test_a_reduction_of_nothing_is_its_identity(name, kind, target, quick, monkeypatch):
     case = next(c for c in corpus.cases() if (c.workload.name, c.kind) == (name, kind))
     for _, before, after, complaint in variants(case, target, monkeypatch):
         assert not complaint
@@ -104,14 +110,13 @@ def test_a_reduction_of_nothing_is_its_identity(name, kind, target, monkeypatch)
         want = np.zeros_like(args[-1])
         if name == "matmul bias relu":
             want[:] = np.maximum(args[2], 0)
-        np.testing.assert_array_equal(run_primfunc(after, args, target)[-1], want)
+        np.testing.assert_array_equal(run_primfunc(after, args, quick)[-1], want)
 
 
 def strided_view(shape: tuple[int, ...], strides: tuple[int, ...], fill: np.ndarray | None = None) -> np.ndarray:
     """An array with element ``strides`` in memory that is aligned as TVM wants it, zero elsewhere."""
     size = 1 + sum((n - 1) * step for n, step in zip(shape, strides))
     memory = np.from_dlpack(tvm.runtime.empty((size,), "float32"))
-    memory.flags.writeable or memory.setflags(write=True)
     memory[:] = 0
     view = np.lib.stride_tricks.as_strided(memory, shape, [4 * step for step in strides])
     if fill is not None:
@@ -168,9 +173,8 @@ def strided_sum(a_strides: tuple[int, int], axis: int) -> Any:
 STRIDES = {"gap": (40, 1), "second": (80, 2), "column": (1, 40)}
 
 
-@pytest.mark.parametrize("a", STRIDES)
-@pytest.mark.parametrize("c", STRIDES)
-def test_strided_buffers(a, c, target, monkeypatch):
+@pytest.mark.parametrize(("a", "c"), [("gap", "gap"), ("second", "gap"), ("column", "second"), ("gap", "column")])
+def test_strided_buffers(a, c, target, quick, monkeypatch):
     """Strides that the buffers declare: neighbours are not one element apart."""
     sa, sc = STRIDES[a], STRIDES[c]
     rng = np.random.default_rng(0)
@@ -185,9 +189,9 @@ def test_strided_buffers(a, c, target, monkeypatch):
         case = Case(Workload(name, "", lambda: [], {"odd": ()}), "odd")
         for plan, how in all_plans(case, func, target, monkeypatch).items():
             scheduled = how["rule"].build(func, how["decision"], plan).mod["main"]
-            built = tvm.compile(tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")}), target)
+            built = compile_functions({"main": scheduled}, quick)
             views = [strided_view(x.shape, s, x) for x, s in arrays[:-1]]
             want, strides = arrays[-1]
             out = strided_view(want.shape, strides)
-            built["main"](*(tvm.runtime.from_dlpack(v) for v in (*views, out)))
+            built["main"](*(tvm_ffi.from_dlpack(v) for v in (*views, out)))
             np.testing.assert_allclose(out, want, rtol=1e-5, err_msg=f"{name}: {plan}")
