@@ -18,8 +18,6 @@ TASKS_PER_CORE = 4
 # Multiply-adds of a micro-kernel's body up to which steps along k are unrolled. A body of 20 or more hides
 # its loop's two scalar instructions; unrolling further only makes TVM's and LLVM's passes slower.
 MAX_UNROLLED_FMA = 32
-# Registers that a micro-kernel keeps for operands beside its accumulators.
-OPERAND_REGISTERS = 3
 # Loads a cycle of the cores that have a table entry.
 LOAD_PORTS = 2
 # Largest register tile that is looked at.
@@ -75,6 +73,14 @@ class RegisterTile:
         return self.vectors * self.lanes
 
 
+def registers_needed(rows: int, vectors: int, broadcast_rows: bool) -> int:
+    """Registers of a tile: its accumulators, and the operands that are live beside them.
+
+    With broadcast rows all column vectors stay live while the rows pass by; else one vector and one scalar.
+    """
+    return rows * vectors + (vectors + 1 if broadcast_rows else 2)
+
+
 def kernel_cycles(rows: int, vectors: int, row_loads: int, vector_loads: int, machine: CpuMachine) -> float:
     """Cycles of one step along k of a tile: the slowest of FMA ports, load ports and FMA latency."""
     fma = rows * vectors
@@ -97,13 +103,13 @@ def choose_tile(
     tile. ``broadcast_rows``: a row is one broadcast of the other operand (a contraction); else each row has
     vector loads of its own (pooling, depthwise).
     """
-    budget = machine.vector_registers - OPERAND_REGISTERS
     widths = [w for w in powers_of_two(lanes) if column_extent % w == 0] if exact else [lanes]
     candidates = [
         _tile(row_extent, column_extent, rows, vectors, width, machine, broadcast_rows)
         for width in widths
         for vectors in range(1, MAX_VECTORS + 1)
-        for rows in range(1, min(MAX_ROWS, budget // vectors) + 1)
+        for rows in range(1, MAX_ROWS + 1)
+        if registers_needed(rows, vectors, broadcast_rows) <= machine.vector_registers
         if not exact or (row_extent % rows == 0 and column_extent % (width * vectors) == 0)
     ]
     # At equal cost the tile with fewer loads a multiply-add wins: it leaves room in the load ports.
