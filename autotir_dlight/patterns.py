@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ._tvm import TensorLoad, structural_equal, tirx
+from ._tvm import TensorLoad, structural_equal, structural_walk, tirx
 from .blocks import Access, Block, FuncView, as_int
 from .expressions import COSTLY_WORK
 
@@ -153,12 +153,29 @@ def _recompute(producer: Block, consumer: Block) -> float:
     return reads * theirs / max(1, ours)
 
 
+def _loads(block: Block, buffer: object) -> int:
+    """How many loads of ``buffer`` the block's expression holds."""
+    found: list[TensorLoad] = []
+
+    def on_load(load: TensorLoad) -> None:
+        if load.source.same_as(buffer):
+            found.append(load)
+
+    structural_walk(block.value if block.value is not None else (), [(TensorLoad, on_load)])
+    return max(1, len(found))
+
+
 def _choose_inlined(view: FuncView) -> set[int]:
+    """The blocks to inline, consumers decided before producers.
+
+    ``copies[b]`` is how often b's expression stands in those of its roots, ``size[r]`` how large r's becomes.
+    """
     inlined: set[int] = set()
     roots: dict[int, set[int]] = {}
+    copies: dict[int, int] = {}
     size = {b.index: b.stats.size for b in view.blocks}
     for block in reversed(view.blocks):
-        roots[block.index] = {block.index}
+        roots[block.index], copies[block.index] = {block.index}, 1
         if not _may_inline(view, block):
             continue
         buffer = block.writes[0].buffer
@@ -166,11 +183,14 @@ def _choose_inlined(view: FuncView) -> set[int]:
         union = set().union(*(roots[c.index] for c in readers))
         if not all(_worth(view, block, c, len(union) > 1) for c in readers):
             continue
-        grown = {c.index: size[c.index] + size[block.index] * len(_reads_of(c, buffer)) for c in readers}
-        if not is_copy(block) and max(grown.values()) > MAX_INLINED_SIZE:
+        times = sum(copies[c.index] * _loads(c, buffer) for c in readers)
+        added = block.stats.size * times
+        if not is_copy(block) and any(size[r] + added > MAX_INLINED_SIZE for r in union):
             continue
         inlined.add(block.index)
-        roots[block.index] = union
+        roots[block.index], copies[block.index] = union, times
+        for root in union:
+            size[root] += added
     return inlined
 
 
@@ -306,7 +326,7 @@ def _epilogue_of(view: FuncView, anchor: Block, inlined: set[int]) -> Block | No
         return None
     if any(b.stats.scalar_only for b in (root, *(view.blocks[i] for i in _inside(view, root, inlined)))):
         return None
-    return root if _ready_before(view, anchor, root, inlined) else None
+    return root if _reads_only(view, anchor, root, inlined) else None
 
 
 def _aligned_reader(anchor: Block, reader: Block, buffer: object) -> bool:
@@ -318,13 +338,16 @@ def _aligned_reader(anchor: Block, reader: Block, buffer: object) -> bool:
     )
 
 
-def _ready_before(view: FuncView, anchor: Block, root: Block, inlined: set[int]) -> bool:
-    """Whether all else that the epilogue reads is computed before the anchor."""
-    for read in _through(view, root.reads, inlined):
-        for writer in view.writers(read.buffer):
-            if writer.index > anchor.index:
-                return False
-    return True
+def _reads_only(view: FuncView, anchor: Block, root: Block, inlined: set[int]) -> bool:
+    """Whether all else that the epilogue reads are parameters.
+
+    ``reverse_compute_at`` wants every producer of the block that it moves under the loop it moves it to.
+    """
+    return all(
+        writer.index == anchor.index
+        for read in _through(view, root.reads, inlined)
+        for writer in view.writers(read.buffer)
+    )
 
 
 # --- kinds ----------------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ class Workload:
         extents = self.extents[kind]
         wide = kind != "mixed" and None in extents
         dims = [
-            te.var(f"n{k}", "int64") if e is None else T.int64(e) if wide else e for k, e in enumerate(extents)
+            te.var(f"n{k}", "int64") if e is None else T.int64(e) if wide else e
+            for k, e in enumerate(extents)
         ]
         func = te.create_prim_func(self.make(dtype, *dims))
         return func.with_attr("layout_free_buffers", list(self.constants)) if self.constants else func
@@ -455,20 +456,30 @@ WORKLOADS = [
     Workload("argmin of columns", "cpu.Reduction", reduce("argmin", 0), _FEW),
     Workload("all", "cpu.Reduction", reduce("all", 1), {**_FEW, "long": _ROW["long"]}, ("bool",)),
     Workload("any of columns", "cpu.Reduction", reduce("any", 0), _FEW, ("bool",)),
-    Workload("sum of the middle", "cpu.Reduction", reduce("sum", 1), {"odd": (3, 5, 32), "dynamic": (None, 5, 7)}),
-    Workload("sum around", "cpu.Reduction", reduce("sum", (0, 2)), {"odd": (3, 5, 32), "dynamic": (None, 5, 7)}),
+    Workload(
+        "sum of the middle", "cpu.Reduction", reduce("sum", 1), {"odd": (3, 5, 32), "dynamic": (None, 5, 7)}
+    ),
+    Workload(
+        "sum around", "cpu.Reduction", reduce("sum", (0, 2)), {"odd": (3, 5, 32), "dynamic": (None, 5, 7)}
+    ),
     Workload("softmax", "cpu.Reduction", softmax(-1), _ROW, ("float32", "float16")),
     Workload("softmax of columns", "cpu.Reduction", softmax(0), _FEW),
     Workload("layer norm", "cpu.Reduction", layer_norm, _FEW),
     Workload("rms norm", "cpu.Reduction", rms_norm, _FEW),
     Workload("max pool", "cpu.Reduction", pool("max"), {"aligned": (1, 4, 16, 32), "odd": (2, 3, 7, 9)}),
     Workload("average pool", "cpu.Reduction", pool("avg"), {"aligned": (1, 4, 16, 32), "odd": (2, 3, 7, 9)}),
-    Workload("max pool nhwc", "cpu.Reduction", pool("max", "NHWC"), {"aligned": (1, 8, 8, 32), "odd": (2, 5, 7, 3)}),
-    Workload("global pool", "cpu.Reduction", global_pool, {"aligned": (1, 16, 8, 8), "dynamic": (None, 3, 5, 7)}),
+    Workload(
+        "max pool nhwc", "cpu.Reduction", pool("max", "NHWC"), {"aligned": (1, 8, 8, 32), "odd": (2, 5, 7, 3)}
+    ),
+    Workload(
+        "global pool", "cpu.Reduction", global_pool, {"aligned": (1, 16, 8, 8), "dynamic": (None, 3, 5, 7)}
+    ),
     Workload("add relu", "cpu.Elementwise", add_relu, _ROW, (*FLOATS, "int32", "int8")),
     Workload("broadcast", "cpu.Elementwise", broadcast, _ROW),
     Workload("transpose", "cpu.Elementwise", transpose(1, 0), _ROW),
-    Workload("transpose of three", "cpu.Elementwise", transpose(0, 2, 1), {"odd": (3, 16, 5), "one": (1, 1, 7)}),
+    Workload(
+        "transpose of three", "cpu.Elementwise", transpose(0, 2, 1), {"odd": (3, 16, 5), "one": (1, 1, 7)}
+    ),
     Workload("pad", "cpu.Elementwise", pad, {k: v for k, v in _ROW.items() if k != "zero"}),
     Workload("strided slice", "cpu.Elementwise", strided, {"aligned": (16, 64), "prime": (7, 37)}),
     Workload("gather", "cpu.Elementwise", gather, {"aligned": (11, 16, 64), "dynamic": (11, None, 37)}),

@@ -52,8 +52,16 @@ def matrices(*shapes: tuple[int, ...], dtype: str = "float32") -> list[Any]:
 def test_the_first_rule_that_takes_it(case, target):
     func = case.build()
     takers = [r.name for r in dl.rules(target) if not isinstance(r.decide(func, target), Reject)]
-    assert takers[0] == case.workload.rule
     assert takers[-1] == "cpu.Fallback"
+    if 0 not in case.workload.extents[case.kind]:
+        assert takers[0] == case.workload.rule
+
+
+def test_without_elements_nothing_is_staged():
+    for name, kind in (("add relu", "zero"), ("matmul bias relu", "no rows"), ("softmax", "zero")):
+        staging = stages(corpus.func(name, kind))
+        assert staging.inline == ()
+        assert {s.kind for s in staging.stages} == {"serial"}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
@@ -158,7 +166,9 @@ def reduced(combine: Any, *shapes: tuple[int, ...]) -> Any:
 
 NEAR_MISSES = {
     "an operand times itself": reduced(lambda i, j, k, x: x[i, k] * x[j, k], (32, 24)),
-    "three operands": reduced(lambda i, j, k, a, b, c: a[i, k] * b[k, j] * c[k, j], (16, 24), (24, 32), (24, 32)),
+    "three operands": reduced(
+        lambda i, j, k, a, b, c: a[i, k] * b[k, j] * c[k, j], (16, 24), (24, 32), (24, 32)
+    ),
     "a sum of sums": reduced(lambda i, j, k, a, b: a[i, k] + b[k, j], (16, 24), (24, 32)),
     "a product with a number": reduced(lambda i, j, k, a: a[i, j + k] * 2.0, (16, 64)),
     "a difference": reduced(lambda i, j, k, a, b: a[i, k] - b[k, j], (16, 24), (24, 32)),
@@ -172,7 +182,9 @@ def max_plus() -> Any:
 
 
 @T.prim_func(s_tir=True)
-def from_one(A: T.Buffer((16, 24), "float32"), B: T.Buffer((24, 32), "float32"), C: T.Buffer((16, 32), "float32")):
+def from_one(
+    A: T.Buffer((16, 24), "float32"), B: T.Buffer((24, 32), "float32"), C: T.Buffer((16, 32), "float32")
+):
     for i, j, k in T.grid(16, 32, 24):
         with T.sblock("C"):
             vi, vj, vk = T.axis.remap("SSR", [i, j, k])
@@ -220,7 +232,9 @@ def guarded(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
             B[vi] = A[vi]
 
 
-@pytest.mark.parametrize(("func", "reason"), [(calls_out, "calls"), (guarded, "predicate"), (corpus.scatter, "neither")])
+@pytest.mark.parametrize(
+    ("func", "reason"), [(calls_out, "calls"), (guarded, "predicate"), (corpus.scatter, "neither")]
+)
 def test_opaque_blocks_stay_serial_and_say_why(func, reason):
     (stage,) = stages(func).stages
     assert stage.kind == "serial"
@@ -284,11 +298,11 @@ def test_a_padded_image_is_kept_in_front_of_a_product():
 
 
 def test_a_long_chain_stops_growing():
-    """Every value read twice doubles the expression: at some size it is kept."""
+    """Every value that is read twice doubles the expression: at some size it is kept in a buffer."""
     square = lambda x: te.compute(x.shape, lambda *i: x[i] * x[i] + 1.0)  # noqa: E731
-    staging = stages(chain(*[square] * 12))
-    assert 1 < len(staging.stages) < 12
-    assert 2**12 > MAX_INLINED_SIZE
+    length = MAX_INLINED_SIZE.bit_length() + 3
+    staging = stages(chain(*[square] * length))
+    assert 1 < len(staging.stages) < length
 
 
 def epilogue(func: Any) -> Stage | None:
@@ -311,7 +325,7 @@ def test_an_epilogue_may_read_its_producer_twice():
     assert len(found.inlined) == 2
 
 
-def residual(after: bool, axis: str) -> Any:
+def residual(after: bool) -> Any:
     """C = A·B + f(X), with f computed before or after the product in program order."""
     a, b, x = matrices((16, 24), (24, 32), (16, 32))
     k = te.reduce_axis((0, 24), "k")
@@ -320,20 +334,18 @@ def residual(after: bool, axis: str) -> Any:
     n = te.reduce_axis((0, 32), "n")
     total = te.compute((16,), lambda i: te.sum(x[i, n], axis=n), "total")
     terms = (lambda i, j: C[i, j] + total[i]) if after else (lambda i, j: total[i] + C[i, j])
-    return te_func(a, b, x, te.compute((16, 32), terms, axis))
+    return te_func(a, b, x, te.compute((16, 32), terms, "D"))
 
 
-def test_what_an_epilogue_reads_is_computed_before_the_anchor():
-    """Otherwise the epilogue keeps a nest of its own: blocks are not moved past each other."""
-    ready = epilogue(residual(after=False, axis="D"))
-    late = epilogue(residual(after=True, axis="D"))
-    assert ready is not None
-    assert late is None
+@pytest.mark.parametrize("after", [False, True])
+def test_a_consumer_of_another_stage_is_no_epilogue(after):
+    """Moving it into the product's tile would need the other stage there as well."""
+    assert epilogue(residual(after)) is None
 
 
 @pytest.mark.parametrize("after", [False, True])
 def test_residual_sums_are_right_in_either_order(after, target):
-    func = residual(after, "D")
+    func = residual(after)
     assert dl.verify(func, dl.cpu.Matmul().apply(func, target, False).mod["main"], target)
 
 

@@ -113,7 +113,9 @@ def test_a_reduction_of_nothing_is_its_identity(name, kind, target, quick, monke
         np.testing.assert_array_equal(run_primfunc(after, args, quick)[-1], want)
 
 
-def strided_view(shape: tuple[int, ...], strides: tuple[int, ...], fill: np.ndarray | None = None) -> np.ndarray:
+def strided_view(
+    shape: tuple[int, ...], strides: tuple[int, ...], fill: np.ndarray | None = None
+) -> np.ndarray:
     """An array with element ``strides`` in memory that is aligned as TVM wants it, zero elsewhere."""
     size = 1 + sum((n - 1) * step for n, step in zip(shape, strides))
     memory = np.from_dlpack(tvm.runtime.empty((size,), "float32"))
@@ -173,7 +175,9 @@ def strided_sum(a_strides: tuple[int, int], axis: int) -> Any:
 STRIDES = {"gap": (40, 1), "second": (80, 2), "column": (1, 40)}
 
 
-@pytest.mark.parametrize(("a", "c"), [("gap", "gap"), ("second", "gap"), ("column", "second"), ("gap", "column")])
+@pytest.mark.parametrize(
+    ("a", "c"), [("gap", "gap"), ("second", "gap"), ("column", "second"), ("gap", "column")]
+)
 def test_strided_buffers(a, c, target, quick, monkeypatch):
     """Strides that the buffers declare: neighbours are not one element apart."""
     sa, sc = STRIDES[a], STRIDES[c]
@@ -186,7 +190,7 @@ def test_strided_buffers(a, c, target, quick, monkeypatch):
         "columns": (strided_sum(sa, 0), [(A, sa), (A.sum(0), (1,))]),
     }
     for name, (func, arrays) in functions.items():
-        case = Case(Workload(name, "", lambda: [], {"odd": ()}), "odd")
+        case = Case(Workload(name, "", list, {"odd": ()}), "odd")
         for plan, how in all_plans(case, func, target, monkeypatch).items():
             scheduled = how["rule"].build(func, how["decision"], plan).mod["main"]
             built = compile_functions({"main": scheduled}, quick)
