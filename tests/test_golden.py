@@ -72,7 +72,8 @@ def decided(func: Any, attrs: dict[str, Any]) -> list[str]:
     with target:
         mod = dl.ApplyDefaultSchedule(*dl.rules(target), report=report)(tvm.IRModule({"main": func}))
     entry = report["main"]
-    structure = " ".join(f"{k}={v}" for k, v in entry.structure.items() if not k.endswith("kind"))
+    shown = {k: v for k, v in entry.structure.items() if k.rpartition(".")[2] not in ("kind", "cost")}
+    structure = " ".join(f"{k}={v}" for k, v in shown.items())
     return [entry.line(), structure, *sketch(mod["main"].body)]
 
 

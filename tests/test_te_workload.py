@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import tvm
+from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule.testing import te_workload
 
 import autotir_dlight as dl
@@ -14,7 +15,7 @@ from autotir_dlight.rule import Reject
 
 NAMES = "C1D C2D C3D CAP DEP DIL GMM GRP T2D NRM SFM CBR TBG".split()
 CASES = [(name, index) for name in NAMES for index in range(len(te_workload.CONFIGS[name][1]))]
-# Cases whose unscheduled reference runs for more than a third of a second.
+# Cases that without any schedule run for a third of a second to a minute.
 HEAVY = {
     *((name, index) for name in ("C3D",) for index in range(4)),
     *(("C2D", 2), ("C2D", 3), ("GMM", 3), ("DIL", 2), ("DIL", 3), ("T2D", 0), ("CBR", 2), ("CBR", 3)),
@@ -53,13 +54,25 @@ def test_taken_by_a_rule_for_it(name, index):
         assert "T.parallel" in scheduled
 
 
-@pytest.mark.parametrize(("name", "index"), [case for case in CASES if case not in HEAVY])
+def columns_innermost(func):
+    """``func`` with the last axis of each reduction's result innermost: as plain, and 40 times faster."""
+    schedule = Schedule(func)
+    for block in FuncView.of(func).blocks:
+        if block.is_reduction:
+            loops = schedule.get_loops(schedule.get_sblock(block.name))
+            last = block.iters[block.spatial[-1]].loop
+            schedule.reorder(*loops[last + 1 :], loops[last])
+    return schedule.mod["main"]
+
+
+@pytest.mark.parametrize(("name", "index"), CASES)
 def test_numbers(name, index):
     func = workload(name, index)
     target = dl.host_target()
     with target:
         scheduled = dl.ApplyDefaultSchedule(*dl.rules(target))(tvm.IRModule({"main": func}))
-    report = dl.verify(tvm.IRModule({"main": func}), scheduled, target, rtol=2e-3 if name == "NRM" else None)
+    reference = columns_innermost(func) if (name, index) in HEAVY else func
+    report = dl.verify(reference, scheduled, target, rtol=2e-3 if name == "NRM" else None)
     assert report.ok, str(report)
 
 

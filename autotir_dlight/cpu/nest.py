@@ -38,9 +38,22 @@ class Nest:
         return self.match.stage
 
 
+def lanes_of(match: StageMatch, dtype: str) -> int:
+    """Elements of ``dtype`` in one vector of a loop of this stage; 1 leaves vectors to LLVM.
+
+    TVM's RISC-V code generator mixes vector widths; with SVE its guard of a symbolic vector's end is a lane
+    mask whose declared type does not fit int64 (0.27): both fail in LLVM's verifier.
+    """
+    machine, block = match.machine, match.stage.anchor
+    symbolic = any(it.extent is None for it in block.iters)
+    if machine.arch == "riscv64" or (symbolic and machine.has("sve")):
+        return 1
+    return machine.lanes(dtype)
+
+
 def result_lanes(match: StageMatch) -> int:
     """Elements of the result's type in one vector."""
-    return max(1, match.machine.lanes(match.stage.anchor.writes[0].dtype))
+    return lanes_of(match, match.stage.anchor.writes[0].dtype)
 
 
 def is_parallel(match: StageMatch, lanes: int) -> bool:

@@ -27,7 +27,7 @@ from ..machine import CpuMachine
 from ..patterns import windowed
 from .blocking import TASKS_PER_CORE, ceil_div, nearest_divisor, parallel_prefix, widest_dividing
 from .map import SerialPlan, flat
-from .nest import Nest, StageMatch, is_parallel, result_lanes
+from .nest import Nest, StageMatch, is_parallel, lanes_of, result_lanes
 
 # Vectors of partial results that hide the latency of an addition (4 cycles, 2 ports leave 8 in flight; four
 # already reach the load ports' pace).
@@ -95,7 +95,7 @@ def plan_rows(match: StageMatch) -> RowPlan | SerialPlan:
     # rfactor cannot make the identity of a logical reduction.
     logical = block.writes[0].dtype == "bool"
     chunks = _chunks(block.volume(block.spatial), length, machine) if parallel and not logical else 1
-    lanes = max(1, min(machine.lanes(a.dtype) for a in (*stage.reads, block.writes[0])))
+    lanes = min(lanes_of(match, a.dtype) for a in (*stage.reads, block.writes[0]))
     if logical or stage.scalar_only or any(i in stage.branch_iters for i in run):
         lanes = 1
     lanes, vectors = _vectors(lanes, None if length is None else length // chunks)

@@ -15,12 +15,12 @@ from .. import steps
 from .._tvm import SBlockRV, Schedule
 from ..blocks import FuncView
 from ..knobs import Draw
-from ..machine import CpuMachine
+from ..machine import CpuMachine, dtype_bits
 from ..patterns import Stage, Staging, stage_function
 from ..rule import Reject, Rule
 from .gemm import schedule_packed
 from .map import MapPlan, SerialPlan, plan_map, plan_nested, schedule_map
-from .nest import Nest, StageMatch, facts
+from .nest import Nest, StageMatch, facts, lanes_of
 from .packed import PackedPlan, plan_packed
 from .rows import RowPlan, is_row_reduction, plan_rows, schedule_rows
 from .tile import TilePlan, plan_tile
@@ -94,7 +94,7 @@ def conflict_penalty(match: StageMatch) -> int:
     if roles is None or block.volume(roles.rows) == 1:
         return 0
     read = stage.reads[roles.vector_read]
-    itemsize = max(1, match.machine.vector_bits // 8 // max(1, match.machine.lanes(read.dtype)))
+    itemsize = max(1, dtype_bits(read.dtype) // 8)
     for i in roles.reduce:
         step = read.stride(i)
         if step and (block.extent(i) or 0) > 16 and step * itemsize % CONFLICT_STRIDE == 0:
@@ -104,8 +104,8 @@ def conflict_penalty(match: StageMatch) -> int:
 
 def row_cost(match: StageMatch) -> int:
     """Thousandths of a cycle an element of a dot product along contiguous rows: two loads a vector."""
-    lanes = min(match.machine.lanes(r.dtype) for r in match.stage.reads)
-    return round(1000 * (1 / max(1, lanes) + 1 / max(1, lanes * 4)))
+    lanes = min(lanes_of(match, r.dtype) for r in match.stage.reads)
+    return round(1000 * (1 / lanes + 1 / (lanes * 4)))
 
 
 class StagedRule(Rule):
