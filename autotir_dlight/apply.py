@@ -19,6 +19,8 @@ from .rule import Decision, Reject, Rule, plan_knobs, plan_structure
 logger = logging.getLogger("autotir_dlight")
 
 IS_SCHEDULED = "tirx.is_scheduled"
+# The bugs of rules that were warned of: one warning each, however many functions meet it.
+_WARNED: set[str] = set()
 # Fused functions have names longer than a file name may be.
 MAX_FILE_STEM = 120
 
@@ -155,7 +157,9 @@ def _try_rule(
         if strict:
             raise
         message = f"{_name(rule)}: {last_line(err)}"
-        logger.warning("%s in function %s; the next rule is tried", message, entry.function)
+        if message not in _WARNED:
+            _WARNED.add(message)
+            logger.warning("%s in function %s; the next rule is tried", message, entry.function)
         if isinstance(err, RuleBug):
             logger.debug("%s", err.details())
         entry.bugs.append(message)

@@ -61,6 +61,12 @@ def sampler(sch: Any) -> Draw:
     return draw
 
 
+def nested_prefix(plan: Any, name: str, prefix: str) -> str:
+    """Nested plans of the first field are named by position alone, those of the others by field as well."""
+    tuples = [f.name for f in fields(plan) if isinstance(getattr(plan, f.name), tuple)]
+    return prefix if name == tuples[0] else f"{prefix}{name}."
+
+
 def _walk(plan: Any, prefix: str) -> Iterator[tuple[str, Knob]]:
     for item in fields(plan):
         value = getattr(plan, item.name)
@@ -71,7 +77,8 @@ def _walk(plan: Any, prefix: str) -> Iterator[tuple[str, Knob]]:
         elif isinstance(value, tuple) and any(is_dataclass(v) for v in value):
             nested = [v for v in value if is_dataclass(v)]
             for position, child in enumerate(nested):
-                inner = f"{prefix}{position}." if len(nested) > 1 else prefix
+                outer = nested_prefix(plan, item.name, prefix)
+                inner = f"{outer}{position}." if len(nested) > 1 else outer
                 yield from _walk(child, inner)
 
 
@@ -96,10 +103,11 @@ def map_knobs(plan: Any, change: Callable[[str, Knob], Knob], prefix: str = "") 
             changed[item.name] = map_knobs(value, change, prefix)
         elif isinstance(value, tuple) and any(is_dataclass(v) for v in value):
             several = sum(is_dataclass(v) for v in value) > 1
+            outer = nested_prefix(plan, item.name, prefix)
             position, items = 0, []
             for child in value:
                 if is_dataclass(child):
-                    items.append(map_knobs(child, change, f"{prefix}{position}." if several else prefix))
+                    items.append(map_knobs(child, change, f"{outer}{position}." if several else outer))
                     position += 1
                 else:
                     items.append(child)

@@ -16,7 +16,7 @@ from . import settings
 from ._tvm import Schedule, ScheduleRule, Target
 from .blocks import FuncView
 from .errors import RuleBug
-from .knobs import Draw, constant, knob_values, override_knobs, sampler
+from .knobs import Draw, constant, knob_values, nested_prefix, override_knobs, sampler
 from .machine import CpuMachine
 from .report import KnobValue
 
@@ -137,7 +137,8 @@ def plan_structure(plan: Any, prefix: str = "") -> dict[str, Any]:
             nested = [v for v in value if is_dataclass(v)]
             several = len(nested) > 1
             for position, child in enumerate(nested):
-                facts.update(plan_structure(child, f"{prefix}{position}." if several else prefix))
+                outer = nested_prefix(plan, item.name, prefix)
+                facts.update(plan_structure(child, f"{outer}{position}." if several else outer))
     return facts
 
 

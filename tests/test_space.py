@@ -11,9 +11,10 @@ import pytest
 import tvm
 import tvm_ffi
 from corpus import WORKLOADS
+from tvm import te, topi
 
 import autotir_dlight as dl
-from autotir_dlight.knobs import knobs_of, override_knobs
+from autotir_dlight.knobs import knob_values, knobs_of, map_knobs, override_knobs
 from autotir_dlight.rule import Reject
 
 RULES = [dl.cpu.Conv, dl.cpu.Matmul, dl.cpu.GEMV, dl.cpu.Reduction, dl.cpu.Elementwise, dl.cpu.Fallback]
@@ -63,8 +64,19 @@ def samples(sch):
     return [inst for inst in sch.trace.insts if inst.kind.name.startswith("Sample")]
 
 
+@pytest.mark.parametrize("name", [w.name for w in WORKLOADS])
+def test_every_knob_is_drawn(name, target):
+    """A knob of the plan that the schedule never asks for would be tuned and overridden in vain."""
+    rule = dl.cpu.Fallback()
+    for case in (c for c in corpus.cases() if c.workload.name == name and c.dtype == "float32"):
+        func = case.build()
+        plans = rule.decide(func, target).plans
+        for plan, sch in zip(plans, rule.apply(func, target, tunable=True)):
+            assert len(samples(sch)) == len(knobs_of(plan)), f"{case.id}: {plan}"
+
+
 @pytest.mark.parametrize(("name", "kind"), TUNED)
-def test_every_knob_is_drawn_with_its_choices_and_the_trace_can_be_saved(name, kind, target):
+def test_a_knob_is_drawn_with_its_choices_and_the_trace_can_be_saved(name, kind, target):
     func = corpus.func(name, kind)
     rule = dl.cpu.Fallback()
     decision = rule.decide(func, target)
@@ -78,6 +90,31 @@ def test_every_knob_is_drawn_with_its_choices_and_the_trace_can_be_saved(name, k
         assert json.dumps(tvm_ffi.core.String(str(sch.trace.as_json())))
         drawn += len(knobs)
     assert drawn, "the case has no knob: take another"
+
+
+def two_chains():
+    """Two reductions, each with a nest of its own after it: four stages' knobs with one name."""
+    x = te.placeholder((64, 1000), name="x")
+    total = topi.sqrt(topi.sum(x, 1, keepdims=True))
+    return te.create_prim_func([x, total, topi.exp(topi.max(topi.subtract(x, total), 1))])
+
+
+def test_knobs_of_one_plan_have_different_names(target):
+    """Each can be overridden alone; none hides another."""
+    functions = [two_chains(), *(c.build() for c in corpus.cases() if c.dtype == "float32")]
+    several = 0
+    for func in functions:
+        for plan in dl.cpu.Fallback().decide(func, target).plans:
+            seen = []
+            map_knobs(plan, lambda name, knob, seen=seen: seen.append(name) or knob)
+            assert len(set(seen)) == len(seen) == len(knobs_of(plan)), seen
+            for name in seen:
+                moved = [
+                    k.name for k in knob_values(override_knobs(plan, {name: 1})) if k.source == "override"
+                ]
+                assert moved == [name]
+            several += len(seen) > 3
+    assert several
 
 
 @pytest.mark.parametrize(("name", "kind"), TUNED)

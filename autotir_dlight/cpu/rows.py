@@ -51,7 +51,7 @@ class RowPlan:
     lanes: int
     parallel: int
     ragged: bool
-    width: Knob
+    width: Knob | None
 
 
 def reduce_suffix(match: StageMatch) -> int:
@@ -103,7 +103,8 @@ def plan_rows(match: StageMatch) -> RowPlan | SerialPlan:
         lanes, vectors = _exact_vectors(lanes, length)
     ragged = length is None or length % (chunks * lanes * vectors) != 0
     prefix = _row_prefix(match, chunks) if parallel else 0
-    width = knob(lanes * vectors, [lanes, 2 * lanes, 4 * lanes], "partial sums that hide the add's latency")
+    why = "partial sums that hide the add's latency"
+    width = None if lanes == 1 else knob(lanes * vectors, [lanes, 2 * lanes, 4 * lanes], why)
     return RowPlan("rows", suffix, chunks, lanes, prefix, ragged, width)
 
 
@@ -144,16 +145,15 @@ def schedule_rows(nest: Nest, plan: RowPlan) -> None:
     sch, block, handle = nest.sch, nest.stage.anchor, nest.anchor
     inner = _fuse_run(sch, handle, block, plan.suffix)
     depth = sum(1 for i in block.spatial if block.iters[i].loop >= 0)
-    rank = len(block.spatial)
     if plan.chunks > 1:
         chunk, _ = sch.split(inner, [plan.chunks, None])
         loops = list(sch.get_loops(handle))
         sch.reorder(*loops[:depth], chunk, *loops[depth:-2], loops[-1])
-        handle = sch.rfactor(chunk, factor_axis=rank)
+        handle = sch.rfactor(chunk, factor_axis=len(block.spatial))
         inner = sch.get_loops(handle)[-1]
-        depth, rank = depth + 1, rank + 1
-    if plan.lanes > 1:
-        _partial_lanes(nest, plan, handle, inner, depth, rank)
+        depth += 1
+    if plan.width is not None:
+        _partial_lanes(nest, plan, plan.width, handle, inner, depth)
     else:
         if plan.ragged and plan.chunks > 1:
             sch.annotate(inner, steps.PARTITION_HINT, 1)
@@ -173,11 +173,14 @@ def _fuse_run(sch: Schedule, handle: SBlockRV, block: Block, suffix: int) -> Loo
     return steps.fuse(sch, reduce[len(reduce) - suffix :])
 
 
-def _partial_lanes(nest: Nest, plan: RowPlan, handle: SBlockRV, inner: LoopRV, depth: int, rank: int) -> None:
+def _partial_lanes(
+    nest: Nest, plan: RowPlan, width: Knob, handle: SBlockRV, inner: LoopRV, depth: int
+) -> None:
     """``for k: y += x`` → ``for k0: for k1 in lanes: acc[k1] += x``, then ``for k1: y += acc[k1]``."""
     sch = nest.sch
-    _, width = sch.split(inner, [None, nest.draw(plan.width)])
-    partial = sch.rfactor(width, factor_axis=rank)
+    _, lanes = sch.split(inner, [None, nest.draw(width)])
+    rank = len(sch.get(handle).writes[0].region)
+    partial = sch.rfactor(lanes, factor_axis=rank)
     sch.set_scope(partial, 0, "local")
     loops = list(sch.get_loops(partial))
     first, step = loops[depth], loops[-2]
