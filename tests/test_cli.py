@@ -317,3 +317,19 @@ def test_as_a_program(tmp_path):
     assert done.stderr.strip() == (
         "autotir-dlight explain: there is no file 'none.onnx': give the path of an ONNX file"
     )
+
+
+def test_threads_beyond_the_limit_are_bad_input(monkeypatch, tmp_path, capsys):
+    import argparse
+
+    from autotir_dlight.cli import commands
+    from autotir_dlight.errors import UserError
+
+    class Model:
+        """Stands for a compiled model: the threads are set before it runs."""
+
+    monkeypatch.setattr(commands.CompiledModel, "load", lambda path: Model())
+    np.save(tmp_path / "x.npy", np.zeros(1, "float32"))
+    args = argparse.Namespace(library="m.so", threads=0, input=[str(tmp_path / "x.npy")], output=None)
+    with pytest.raises(UserError):
+        commands.run(args)

@@ -24,7 +24,7 @@ from ..benchmark.contenders import chosen
 from ..benchmark.models import bench_model
 from ..benchmark.table import model_table
 from ..console import Progress, native_output_hidden
-from ..errors import ArtifactError
+from ..errors import ArtifactError, UserError
 from ..frontend import Model, load_onnx
 from ..host import usable_cores
 from ..html import render
@@ -102,7 +102,10 @@ def _timed(seconds: dict[str, float], progress: Progress, name: str) -> Iterator
 def run(args: argparse.Namespace) -> Answer:
     """Run a compiled model once on the given arrays."""
     model = CompiledModel.load(args.library)
-    dl.set_num_threads(args.threads)
+    try:
+        dl.set_num_threads(args.threads)
+    except ValueError as err:
+        raise UserError(str(err)) from err
     outputs = model.run(options.arrays(args.input))
     names = [info.name for info in model.signature.outputs]
     described = [_describe(name, array) for name, array in zip(names, outputs, strict=True)]
