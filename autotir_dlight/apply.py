@@ -13,8 +13,9 @@ from . import settings
 from ._tvm import IRModule, PassContext, ScheduleRule, Target, module_pass, tirx
 from .blocks import FuncView
 from .errors import RuleBug, last_line
+from .knobs import knob_values
 from .report import FunctionReport, Report, Verdict
-from .rule import Decision, Reject, Rule, plan_knobs, plan_structure
+from .rule import Decision, Reject, Rule, plan_structure
 
 logger = logging.getLogger("autotir_dlight")
 
@@ -193,7 +194,7 @@ def _record(rule: Rule, decision: Decision, entry: FunctionReport) -> None:
     entry.recognised = rule.describe(decision.match)
     entry.plan = getattr(plan, "title", "") or getattr(plan, "kind", type(plan).__name__)
     entry.structure = plan_structure(plan)
-    entry.knobs = plan_knobs(plan)
+    entry.knobs = knob_values(plan)
 
 
 def run_pass(step: Any, mod: IRModule) -> IRModule:

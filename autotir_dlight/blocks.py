@@ -45,10 +45,6 @@ class Iter:
     extent_expr: Any
     loop: int
 
-    @property
-    def is_unit(self) -> bool:
-        return self.extent == 1
-
 
 @dataclass(frozen=True)
 class Access:

@@ -16,9 +16,8 @@ from . import settings
 from ._tvm import Schedule, ScheduleRule, Target
 from .blocks import FuncView
 from .errors import RuleBug
-from .knobs import Draw, constant, knob_values, nested_prefix, override_knobs, sampler
+from .knobs import Draw, constant, nested_prefix, override_knobs, sampler
 from .machine import CpuMachine
-from .report import KnobValue
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,3 @@ def plan_structure(plan: Any, prefix: str = "") -> dict[str, Any]:
                 outer = nested_prefix(plan, item.name, prefix)
                 facts.update(plan_structure(child, f"{outer}{position}." if several else outer))
     return facts
-
-
-def plan_knobs(plan: Any) -> list[KnobValue]:
-    """The knobs of ``plan`` as the report holds them."""
-    return knob_values(plan)

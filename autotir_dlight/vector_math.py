@@ -32,10 +32,6 @@ _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-
 _TANH_SMALL, _TANH_ONE = 0.625, 9.1
 
 
-def _f32(value: float) -> Any:
-    return tirx.const(value, "float32")
-
-
 def _bind(name: str, value: Any, body: Callable[[Any], Any]) -> Any:
     """``let name = value in body(name)``, so that ``value`` is evaluated once."""
     var = tirx.Var(name, value.ty)

@@ -389,7 +389,7 @@ class _RelaxCase(_Case):
     def _call(self, which: int, args: Sequence[Any]) -> list[np.ndarray]:
         program = self.pair[which]
         values = [_relax_value(arg) for arg in args]
-        return program.guard(lambda: _flatten(program.virtual_machine()[self.name](*values)))
+        return program.guard(lambda: flatten(program.virtual_machine()[self.name](*values)))
 
 
 def _call(function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
@@ -466,10 +466,10 @@ def _relax_value(arg: Any) -> Any:
     return tvm.runtime.tensor(arg) if isinstance(arg, np.ndarray) else arg
 
 
-def _flatten(result: Any) -> list[np.ndarray]:
+def flatten(result: Any) -> list[np.ndarray]:
     """The arrays in a result of tensors, numbers, shapes and tuples of these."""
     if hasattr(result, "numpy"):
         return [result.numpy()]
     if isinstance(result, int | float | bool):
         return [np.asarray(result)]
-    return [array for item in result for array in _flatten(item)]
+    return [array for item in result for array in flatten(item)]

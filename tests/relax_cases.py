@@ -20,7 +20,7 @@ from tvm import relax, tirx
 
 import autotir_dlight as dl
 from autotir_dlight.errors import last_line
-from autotir_dlight.verify import compare
+from autotir_dlight.verify import compare, flatten
 
 # A symbolic dimension's values, one a run: n may be empty; m, k and the sides of images h and w may not.
 EXTENTS = {"n": (0, 1, 37), "m": (1, 5, 70), "k": (3, 8, 19), "h": (9, 12, 22), "w": (8, 11, 20)}
@@ -205,12 +205,4 @@ def _difference(case: Case, name: str, plain: Any, ours: Any, floor: float) -> s
 
 def run_function(machine: Any, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs of a function of a virtual machine, tuples flattened."""
-    return _flatten(machine[name](*(tvm.runtime.tensor(a) for a in arrays)))
-
-
-def _flatten(result: Any) -> list[np.ndarray]:
-    if hasattr(result, "numpy"):
-        return [result.numpy()]
-    if isinstance(result, int | float | bool):
-        return [np.asarray(result)]
-    return [array for item in result for array in _flatten(item)]
+    return flatten(machine[name](*(tvm.runtime.tensor(a) for a in arrays)))

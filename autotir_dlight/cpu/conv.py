@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..rule import Reject
-from .nest import StageMatch
+from .nest import StageMatch, product_of
 from .staged import StagedRule
 
 
@@ -14,9 +14,5 @@ class Conv(StagedRule):
     name = "cpu.Conv"
 
     def wanted(self, match: StageMatch) -> bool | Reject:
-        roles, block = match.stage.contraction, match.stage.anchor
-        if roles is None:
-            return Reject("no sum of products of two operands", block.name)
-        if not roles.window:
-            return Reject("no index mixes a spatial with a reduced iterator: no window", block.name)
-        return True
+        roles = product_of(match, window=True)
+        return roles if isinstance(roles, Reject) else True

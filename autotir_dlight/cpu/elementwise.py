@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ..blocks import FuncView
 from ..machine import CpuMachine
+from ..patterns import Stage
 from ..rule import Reject
 from .nest import StageMatch
 from .staged import FunctionMatch, StagedRule
@@ -16,15 +17,14 @@ class Elementwise(StagedRule):
     name = "cpu.Elementwise"
 
     def wanted(self, match: StageMatch) -> bool | Reject:
-        if match.stage.kind == "map":
-            return True
-        return Reject(
-            "a block is not injective: " + (match.stage.note or "it reduces"), match.stage.anchor.name
-        )
+        return match.stage.kind == "map" or _refuse(match.stage)
 
     def match(self, view: FuncView, machine: CpuMachine) -> FunctionMatch | Reject:
         found = super().match(view, machine)
         if isinstance(found, Reject) or len(found.about) == len(found.staging.stages):
             return found
-        other = next(s for k, s in enumerate(found.staging.stages) if k not in found.about)
-        return Reject("a block is not injective: " + (other.note or "it reduces"), other.anchor.name)
+        return _refuse(next(s for k, s in enumerate(found.staging.stages) if k not in found.about))
+
+
+def _refuse(stage: Stage) -> Reject:
+    return Reject("a block is not injective: " + (stage.note or "it reduces"), stage.anchor.name)

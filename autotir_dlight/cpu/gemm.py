@@ -242,10 +242,8 @@ def _place_packs(nest: Nest, plan: PackedPlan, gemm: _Gemm, outer: Sequence[Loop
         _pack_beforehand(sch, plan, gemm, streamed)
         return
     sch.compute_at(streamed, outer[gemm.head], preserve_unit_loops=True)
-    own = list(sch.get_loops(streamed))[gemm.head + 1 :]
-    iters = len(sch.get(streamed).iter_vars)
-    own = own[len(own) - iters :]
     if streamed is gemm.column_pack:
+        own = list(sch.get_loops(streamed))[-len(sch.get(streamed).iter_vars) :]
         _pack_columns(sch, plan, own, gemm.column_at)
 
 

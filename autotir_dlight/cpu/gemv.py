@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..rule import Reject
-from .nest import StageMatch
+from .nest import StageMatch, product_of
 from .staged import StagedRule
 
 
@@ -14,11 +14,9 @@ class GEMV(StagedRule):
     name = "cpu.GEMV"
 
     def wanted(self, match: StageMatch) -> bool | Reject:
-        roles, block = match.stage.contraction, match.stage.anchor
-        if roles is None:
-            return Reject("no sum of products of two operands", block.name)
-        if roles.window:
-            return Reject("the operand is read through a window: a convolution", block.name)
+        roles, block = product_of(match, window=False), match.stage.anchor
+        if isinstance(roles, Reject):
+            return roles
         if block.volume(roles.rows) != 1 and block.volume(roles.columns) != 1:
             return Reject("both operands are matrices: a matrix product", block.name)
         return True

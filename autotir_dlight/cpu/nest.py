@@ -10,7 +10,8 @@ from .._tvm import SBlockRV, Schedule
 from ..blocks import FuncView
 from ..knobs import Draw
 from ..machine import CpuMachine
-from ..patterns import Stage
+from ..patterns import Contraction, Stage
+from ..rule import Reject
 from .blocking import worth_parallel
 
 
@@ -54,6 +55,18 @@ def lanes_of(match: StageMatch, dtype: str) -> int:
 def result_lanes(match: StageMatch) -> int:
     """Elements of the result's type in one vector."""
     return lanes_of(match, match.stage.anchor.writes[0].dtype)
+
+
+def product_of(match: StageMatch, window: bool) -> Contraction | Reject:
+    """The stage's contraction, with or without a window as asked, or why it is none."""
+    roles, where = match.stage.contraction, match.stage.anchor.name
+    if roles is None:
+        return Reject("no sum of products of two operands", where)
+    if roles.window and not window:
+        return Reject("the operand is read through a window: a convolution", where)
+    if window and not roles.window:
+        return Reject("no index mixes a spatial with a reduced iterator: no window", where)
+    return roles
 
 
 def is_parallel(match: StageMatch, lanes: int) -> bool:

@@ -36,8 +36,6 @@ from .nest import StageMatch, is_parallel, result_lanes
 
 # Longest row buffer (elements) of the form that is left to LLVM; 4 KiB of float32 stays in the L1 cache.
 MAX_ROW_BUFFER = 1024
-# Pool rows of a register tile when each row has vector loads of its own.
-ROW_ITERS_WITHOUT_BROADCAST = 4
 
 
 @dataclass(frozen=True)
