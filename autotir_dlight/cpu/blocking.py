@@ -18,6 +18,12 @@ TASKS_PER_CORE = 4
 # Multiply-adds of a micro-kernel's body up to which steps along k are unrolled. A body of 20 or more hides
 # its loop's two scalar instructions; unrolling further only makes TVM's and LLVM's passes slower.
 MAX_UNROLLED_FMA = 32
+# Cycles a tile takes besides its steps along k: the loop's mispredicted exit, the latency of the last
+# multiply-adds; and for each accumulator, that is zeroed, goes through the epilogue and is stored.
+TILE_CYCLES = 40
+ACCUMULATOR_CYCLES = 3
+# The steps along k that stand for an unknown number of them.
+TYPICAL_DEPTH = 256
 # Loads a cycle of the cores that have a table entry.
 LOAD_PORTS = 2
 # Largest register tile that is looked at.
@@ -96,21 +102,25 @@ def choose_tile(
     *,
     exact: bool,
     broadcast_rows: bool,
+    row_run: int = 0,
+    depth: int | None = None,
 ) -> RegisterTile:
     """The register tile with the fewest cycles over a ``row_extent`` × ``column_extent`` result.
 
     ``exact``: tiles must divide both extents; else the ragged edge is padded and costs as much as a full
     tile. ``broadcast_rows``: a row is one broadcast of the other operand (a contraction); else each row has
-    vector loads of its own (pooling, depthwise).
+    vector loads of its own (pooling, depthwise). ``row_run``: rows must divide it; 0 for any number.
+    ``depth``: steps along k, which a tile's fixed costs are spread over; ``None`` where it is not known.
     """
     widths = [w for w in powers_of_two(lanes) if column_extent % w == 0] if exact else [lanes]
     candidates = [
-        _tile(row_extent, column_extent, rows, vectors, width, machine, broadcast_rows)
+        _tile(row_extent, column_extent, rows, vectors, width, machine, broadcast_rows, depth)
         for width in widths
         for vectors in range(1, MAX_VECTORS + 1)
         for rows in range(1, MAX_ROWS + 1)
         if registers_needed(rows, vectors, broadcast_rows) <= machine.vector_registers
         if not exact or (row_extent % rows == 0 and column_extent % (width * vectors) == 0)
+        if row_run % rows == 0
     ]
     # At equal cost the tile with fewer loads a multiply-add wins: it leaves room in the load ports.
     return min(candidates, key=lambda t: (round(t.cost, 6), round(t.loads / (t.rows * t.vectors), 6)))
@@ -124,11 +134,13 @@ def _tile(
     width: int,
     machine: CpuMachine,
     broadcast_rows: bool,
+    depth: int | None,
 ) -> RegisterTile:
     row_loads = rows if broadcast_rows else 0
     vector_loads = vectors if broadcast_rows else rows * vectors
     steps = ceil_div(row_extent, rows) * ceil_div(column_extent, width * vectors)
-    cycles = steps * kernel_cycles(rows, vectors, row_loads, vector_loads, machine)
+    fixed = (TILE_CYCLES + ACCUMULATOR_CYCLES * rows * vectors) / max(1, depth or TYPICAL_DEPTH)
+    cycles = steps * (kernel_cycles(rows, vectors, row_loads, vector_loads, machine) + fixed)
     elements = max(1, row_extent) * max(1, column_extent)
     return RegisterTile(rows, vectors, width, row_loads + vector_loads, cycles / elements)
 

@@ -14,7 +14,7 @@ from typing import Any
 from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from .nest import Nest
-from .packed import PackedPlan, batch_iters, row_iters
+from .packed import PackedPlan, batch_iters, reduce_groups, row_iters
 
 Mapping = Callable[..., list[Any]]
 
@@ -68,7 +68,7 @@ def schedule_packed(nest: Nest, plan: PackedPlan) -> None:
     gemm = _to_gemm(nest, plan)
     sch = nest.sch
     _panel_layouts(nest, plan, gemm)
-    outer, reduce = _tile_loops(sch, plan, gemm)
+    outer, reduce = _tile_loops(nest, plan, gemm)
     sch.set_scope(gemm.anchor, 0, "local")
     sch.reverse_compute_at(gemm.final, outer[-1])
     _write_tile(sch, plan, gemm, len(outer))
@@ -97,7 +97,7 @@ def _to_gemm(nest: Nest, plan: PackedPlan) -> _Gemm:
     batch = batch_iters(nest.match, roles)
     rows = row_iters(nest.match, roles)
     spatial_groups = [*[[i] for i in batch], list(rows), list(roles.columns)]
-    groups = [*spatial_groups, *[[i] for i in block.reduce]]
+    groups = [*spatial_groups, *reduce_groups(nest.match, roles, plan.rows_in_place)]
     extents = {i: it.extent_expr for i, it in enumerate(block.iters)}
 
     def regroup(handle: SBlockRV, within: Sequence[Sequence[int]], present: Sequence[int | None]) -> Any:
@@ -152,8 +152,10 @@ def _absorb(sch: Schedule, pack: SBlockRV, anchor: SBlockRV) -> SBlockRV:
 def _panel_layouts(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> None:
     """``A'[b, m, k...]`` → ``[b, m / rows, k..., m % rows]``, and the columns likewise."""
     sch = nest.sch
+    if plan.rows_in_place:
+        sch.compute_inline(gemm.row_pack)
     for pack, tile, tiled in (
-        (gemm.row_pack, plan.rows, gemm.has_rows),
+        (gemm.row_pack, plan.rows, gemm.has_rows and not plan.rows_in_place),
         (gemm.column_pack, plan.columns_tile, True),
     ):
         if not tiled:
@@ -186,7 +188,9 @@ def _tiled_dim(sch: Schedule, gemm: _Gemm, pack: SBlockRV, position: int) -> int
     return _index_iters(sch, gemm.anchor, region).index(position)
 
 
-def _tile_loops(sch: Schedule, plan: PackedPlan, gemm: _Gemm) -> tuple[list[LoopRV], LoopRV]:
+def _tile_loops(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> tuple[list[LoopRV], LoopRV]:
+    """Split and order the anchor's loops; returns the outer ones and the first along k."""
+    sch = nest.sch
     loops = list(sch.get_loops(gemm.anchor))
     batch, rest = loops[: gemm.head], loops[gemm.head :]
     rows: list[LoopRV] = []
@@ -194,8 +198,13 @@ def _tile_loops(sch: Schedule, plan: PackedPlan, gemm: _Gemm) -> tuple[list[Loop
         rows = list(sch.split(rest.pop(0), [None, plan.rows]))
     tiles, vectors, lanes = sch.split(rest.pop(0), [None, plan.vectors, plan.lanes])
     order = [tiles, *rows[:1]] if plan.columns_outer else [*rows[:1], tiles]
+    if plan.row_block is not None:
+        blocks, in_block = sch.split(rows[0], [None, nest.draw(plan.row_block)])
+        order = [blocks, tiles, in_block]
     outer = [*batch, *order]
     sch.reorder(*outer, *rest, *rows[1:], vectors, lanes)
+    if plan.rows_in_place:
+        return outer, rest[0]
     # Panels are contiguous along k whatever it is made of: one loop, one pointer step.
     return outer, steps.fuse(sch, rest)
 
@@ -234,9 +243,9 @@ def _place_packs(nest: Nest, plan: PackedPlan, gemm: _Gemm, outer: Sequence[Loop
     )
     streamed_constant = plan.constant_columns if plan.columns_outer else plan.constant_rows
     other_constant = plan.constant_rows if plan.columns_outer else plan.constant_columns
-    if not other_constant:
+    if not other_constant and not (plan.rows_in_place and other is gemm.row_pack):
         _pack_beforehand(sch, plan, gemm, other)
-    if streamed_constant:
+    if streamed_constant or (plan.rows_in_place and streamed is gemm.row_pack):
         return
     if not plan.pack_inside:
         _pack_beforehand(sch, plan, gemm, streamed)

@@ -21,7 +21,7 @@ from ..rule import Reject, Rule
 from .gemm import schedule_packed
 from .map import MapPlan, SerialPlan, plan_map, plan_nested, schedule_map
 from .nest import Nest, StageMatch, facts, lanes_of
-from .packed import PackedPlan, plan_packed
+from .packed import PackedPlan, plan_packed, row_run, rows_spread
 from .rows import RowPlan, is_row_reduction, plan_rows, schedule_rows
 from .tile import TilePlan, plan_tile
 from .tile_nest import schedule_tile
@@ -83,16 +83,20 @@ def stage_plans(match: StageMatch) -> list[StagePlan]:
 
 # Bytes between the rows of a power-of-two matrix that fall into the same set of the L1 and L2 caches.
 CONFLICT_STRIDE = 2048
+# Rows of a tile, for the question of whether they fall into the same sets.
+TYPICAL_TILE_ROWS = 12
 # Thousandths of a cycle an element that conflict misses cost (a column panel read from the L3 cache).
 CONFLICT_COST = 150
 
 
 def conflict_penalty(match: StageMatch) -> int:
-    """What reading the column operand in place costs more when its rows share cache sets."""
+    """What reading the operands in place costs more when their rows share cache sets."""
     stage, block = match.stage, match.stage.anchor
     roles = stage.contraction
     if roles is None or block.volume(roles.rows) == 1:
         return 0
+    if row_run(match, roles) and not rows_spread(match, roles, TYPICAL_TILE_ROWS):
+        return CONFLICT_COST
     read = stage.reads[roles.vector_read]
     itemsize = max(1, dtype_bits(read.dtype) // 8)
     for i in roles.reduce:
@@ -111,7 +115,7 @@ def row_cost(match: StageMatch) -> int:
 class StagedRule(Rule):
     """A CPU rule that takes a function when :meth:`wanted` says so of one of its stages."""
 
-    knob_names = frozenset({"inner", "width"})
+    knob_names = frozenset({"inner", "width", "row_block"})
 
     def wanted(self, match: StageMatch) -> bool | Reject:
         """Whether this stage is what the rule is about, or why it is not."""

@@ -109,6 +109,7 @@ def plan_tile(match: StageMatch) -> TilePlan | SerialPlan:
         match.machine,
         exact=True,
         broadcast_rows=broadcast,
+        depth=block.volume(block.reduce),
     )
     if tile.lanes * tile.vectors < result_lanes(match) and tile.lanes < result_lanes(match) // 2:
         return _row_buffer(match, run)
