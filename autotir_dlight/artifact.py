@@ -59,6 +59,15 @@ def compile_model(model: Model, target: tvm.target.Target, relax_pipeline: Any) 
     return tvm.compile(module, target, relax_pipeline=relax_pipeline)
 
 
+def check_writable(path: Path) -> None:
+    """Raise ``ArtifactError`` where ``path`` is a folder or lies in none."""
+    if path.is_dir() or not path.parent.is_dir():
+        wrong = (
+            "is a directory" if path.is_dir() else f"lies in {str(path.parent)!r}, which is not a directory"
+        )
+        raise ArtifactError(f"cannot write {str(path)!r}: it {wrong}")
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A path to write to that takes ``path``'s place at the end; after an error nothing is left of it.
@@ -66,11 +75,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises ``ArtifactError`` where ``path`` cannot be a file.
     """
     path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        wrong = (
-            "is a directory" if path.is_dir() else f"lies in {str(path.parent)!r}, which is not a directory"
-        )
-        raise ArtifactError(f"cannot write {str(path)!r}: it {wrong}")
+    check_writable(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             draft = Path(folder) / path.name

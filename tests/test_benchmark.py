@@ -165,6 +165,7 @@ class FakeWorker:
 
 def test_contenders_take_turns_and_are_compared_turn_by_turn(monkeypatch):
     monkeypatch.setattr(models, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(models, "SLOW_SECONDS", 100)
     log, steps = [], []
     # The machine is four times slower in the second turn, for both: the ratio does not see it.
     workers = [FakeWorker("ours", [9, 1, 4, 2], log), FakeWorker("other", [9, 3, 12, 6], log)]
@@ -176,6 +177,15 @@ def test_contenders_take_turns_and_are_compared_turn_by_turn(monkeypatch):
     assert score.milliseconds == 6000
     assert models._score("ours", {}, times, None).ratio == 1
     assert models._score("other", {}, {"other": times["other"]}, None).ratio is None
+
+
+def test_a_slow_contender_runs_once(monkeypatch):
+    monkeypatch.setattr(models, "PAUSE_SECONDS", 0)
+    log = []
+    workers = [FakeWorker("ours", [1, 1, 1], log), FakeWorker("other", [30], log)]
+    times = models._take_turns(workers, 2, lambda step: None)
+    assert log.count("other") == 1
+    assert models._score("other", {}, times, None).ratio == 30
 
 
 def test_contenders_that_are_not_installed_are_left_out(monkeypatch):

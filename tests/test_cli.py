@@ -16,6 +16,8 @@ from tvm.s_tir.dlight import ScheduleRule
 
 import autotir_dlight as dl
 from autotir_dlight.artifact import CompiledModel
+from autotir_dlight.benchmark.models import Result, Score
+from autotir_dlight.benchmark.ops import OperatorResult, OperatorScore, OperatorsResult
 from autotir_dlight.cli import main
 
 MATMUL = """g (float[N,8] x, float[8] b) => (float[N,4] y, float[N,4] z) {
@@ -126,13 +128,55 @@ def test_explain(model, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_bench(model, arrays, capsys):
-    command = ["bench", model, "--shape", "x=2,8", "--turns", "1", "--input", *arrays, "--json"]
-    assert main([*command, "--contender", "ours", "--contender", "plain TVM"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    command = ["bench", "models", model, "--shape", "x=2,8", "--turns", "1", "--json"]
+    command += ["--contender", "ours", "--contender", "plain TVM", "--input", *arrays]
+    assert main(command) == 0
+    (answer,) = json.loads(capsys.readouterr().out)["models"]
+    assert answer["model"] == "model.onnx"
     assert [score["contender"] for score in answer["scores"]] == ["ours", "plain TVM"]
     assert answer["reference"] == "plain TVM"
     assert answer["verdict"] == "agrees"
     assert answer["scheduling"]["functions"] > 0
+
+
+def fake_rows(operators, contenders, threads, target, turns, tell):
+    scores = [OperatorScore("ours", "1", 1e-3, 1.0, None), OperatorScore("NumPy", "2", 2e-3, 2.0, None)]
+    rows = [OperatorResult(op.name, op.flops, 1, scores, share=0.5) for op in operators]
+    return OperatorsResult(threads, target, rows, None)
+
+
+def test_bench_of_operators(tmp_path, monkeypatch, capsys):
+    from autotir_dlight.cli import bench
+
+    monkeypatch.setattr(bench, "bench_operators", fake_rows)
+    assert main(["bench", "ops", "gemm-256", "gemm-512", "--threads", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "| gemm-512 |" in said and "2.00×" in said and "2 threads" in said
+    figures = tmp_path / "figures.json"
+    assert main(["bench", "ops", "gemm-256", "--format", "json", "--out", str(figures)]) == 0
+    assert str(figures) in capsys.readouterr().out
+    assert [row["operator"] for row in json.loads(figures.read_text())["operators"]] == ["gemm-256"]
+
+
+def test_a_model_that_fails_does_not_stop_the_others(model, onnx_file, monkeypatch, capsys):
+    from autotir_dlight.cli import bench
+
+    def fake(task, contenders, turns, tell):
+        return Result("", task.threads, task.target, "", [Score("ours", "1", 2.0, 1.0, None, 1, None)])
+
+    monkeypatch.setattr(bench, "bench_model", fake)
+    closed = str(onnx_file("g (float[2] x) => (float[2] y) { y = Relu(x) }", "closed.onnx"))
+    assert main(["bench", "models", model, closed, "--contender", "ours"]) == 1
+    said = capsys.readouterr().out
+    assert "| closed.onnx |" in said
+    assert "model.onnx: the input x (float32, N x 8) has open dimensions" in said
+
+
+def test_bench_lists_what_has_a_name(capsys):
+    assert main(["bench", "ops", "C2D-*", "--list"]) == 0
+    assert capsys.readouterr().out.split() == ["C2D-0", "C2D-1", "C2D-2", "C2D-3"]
+    assert main(["bench", "models", "--list", "--json"]) == 0
+    assert {"det", "resnet50", "resnet50-b8"} <= set(json.loads(capsys.readouterr().out)["models"])
 
 
 @pytest.mark.parametrize(
@@ -171,10 +215,19 @@ def test_bench(model, arrays, capsys):
             "'zork-x-y' is unknown",
         ),
         (["explain", "{model}", "--target", "{"], "is not one that TVM knows"),
-        (["bench", "{model}", "--target", "neoverse-n2"], "does not run on this machine"),
-        (["bench", "{model}"], "has open dimensions: give it a shape with --shape x="),
-        (["bench", "{model}", "--turns", "0"], "'0' is not a positive number"),
-        (["bench", "{model}", "--contender", "nobody"], "invalid choice: 'nobody'"),
+        (["bench"], "the following arguments are required: ops|models"),
+        (["bench", "models", "{model}", "--target", "neoverse-n2"], "does not run on this machine"),
+        (["bench", "models", "{model}"], "has open dimensions: give it a shape with --shape x="),
+        (["bench", "models", "{model}", "--turns", "0"], "'0' is not a positive number"),
+        (["bench", "models", "{model}", "--contender", "nobody"], "invalid choice: 'nobody'"),
+        (["bench", "models", "nothing.onnx"], "there is no file 'nothing.onnx'"),
+        (["bench", "models", "resnet5"], "no model is named 'resnet5' and there is no such file"),
+        (["bench", "models", "resnet50", "--shape", "x=1"], "--input and --shape describe one ONNX file"),
+        (["bench", "models", "{model}", "--shape", "x=2,8", "--out", "{tmp}/no/r.md"], "is not a directory"),
+        (["bench", "ops", "gem"], "no operator is named 'gem': bench ops --list names them all"),
+        (["bench", "ops", "gemm-256", "--plot", "r.txt"], "it must end in .png, .svg, .pdf"),
+        (["bench", "ops", "gemm-256", "--target", "neoverse-n2"], "does not run on this machine"),
+        (["bench", "ops", "gemm-256", "--out", "{tmp}/no/r.md"], "is not a directory"),
         (["run", "{tmp}/none.so"], "there is no file"),
         (["run", "{model}"], "must end in .so"),
         (["run", "{garbage}"], "is not a compiled model for this machine"),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models side by side: ours, plain TVM, ONNX Runtime and OpenVINO, each in a process of its own."""
+"""Operators and whole models side by side with other libraries, each in a process of its own."""

@@ -23,7 +23,8 @@ class Job:
 
     ``contender`` is a key of :data:`CONTENDERS`, ``model`` an ONNX file, ``shapes`` its input shapes by name,
     ``target`` TVM's target as JSON, ``library`` the file of a compiled model (the contender ``library`` reads
-    it, ``ours`` writes it where it is given).
+    it, ``ours`` writes it where it is given). ``operator`` names an operator to run instead of a model, by a
+    contender of :mod:`.operator_contenders`.
     """
 
     contender: str
@@ -32,6 +33,7 @@ class Job:
     threads: int = 1
     target: str = ""
     library: str = ""
+    operator: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The job as plain data, for :meth:`from_dict`."""
@@ -107,13 +109,14 @@ class _Compiled(_Tvm):
 
         model = load_onnx(job.model, job.shapes)
         start = time.perf_counter()
-        executable = compile_model(model, _target(job), pipeline)
+        executable = compile_model(model, target_of(job), pipeline)
         seconds = time.perf_counter() - start
         self._start(executable, job.threads)
         return executable, {"version": tvm.__version__, "compile_seconds": seconds}
 
 
-def _target(job: Job) -> Any:
+def target_of(job: Job) -> Any:
+    """The target that ``job`` names, as TVM's own object."""
     import tvm
 
     return tvm.target.Target(json.loads(job.target))
@@ -134,7 +137,7 @@ class Ours(_Compiled):
 
         from ..artifact import link, replacing
 
-        target = _target(job)
+        target = target_of(job)
         report = dl.Report(target=str(target))
         executable, facts = self._compile(job, dl.pipeline(target, report=report))
         if job.library:
@@ -199,7 +202,10 @@ class OpenVino(Contender):
         compiled = core.compile_model(model, "CPU", settings)
         self._ports = len(compiled.outputs)
         self._request = compiled.create_infer_request()
-        return {"version": openvino.__version__, "compile_seconds": time.perf_counter() - start}
+        return {
+            "version": openvino.__version__.partition("-")[0],
+            "compile_seconds": time.perf_counter() - start,
+        }
 
     def feed(self, arrays: Sequence[np.ndarray]) -> None:
         self._arrays = list(arrays)

@@ -37,6 +37,10 @@ class PackagedModel:
     shapes: Mapping[str, tuple[int, ...]]
     reads: bool = False
 
+    def path(self) -> Path:
+        """The file in the cache, fetched where it is not there."""
+        return fetch(self.name)
+
     def inputs(self, infos: Sequence[TensorInfo]) -> list[np.ndarray]:
         """Arrays that the model has something to say about, one for each of its inputs."""
         return [text_image(info.static_shape) for info in infos] if self.reads else random_inputs(infos)

@@ -19,6 +19,21 @@ from ..errors import WorkerError
 from .contenders import Job
 from .worker import load_arrays, save_arrays
 
+# Libraries that make their results anew pay for fresh pages each time unless the allocator keeps them; and
+# it asks for large ones, as NumPy does for the operands.
+_KEEP_PAGES = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+
+
+def _settings(job: Job) -> dict[str, str]:
+    """Variables that libraries read only as they are loaded, for a process that runs operators."""
+    if not job.operator:
+        return {}
+    return _KEEP_PAGES | {name: str(job.threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
 
 class Worker:
     """A contender in its own process, where no other thread pool disturbs its own.
@@ -35,7 +50,7 @@ class Worker:
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "autotir_dlight.benchmark.worker"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, **_settings(job), "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -57,6 +72,10 @@ class Worker:
         path = str(self._folder / f"{self.name}-in.npz")
         save_arrays(path, list(arrays))
         return self._ask(do="load", job=self._job.to_dict(), inputs=path)
+
+    def load_operator(self, job: Job) -> dict[str, Any]:
+        """Make the operator of ``job`` ready to run on operands that the worker makes itself."""
+        return self._ask(do="load", job=job.to_dict(), inputs="")
 
     def run(self, seconds: float, at_most: int) -> list[float]:
         """Run for ``seconds`` or ``at_most`` times, at least once: how many seconds each run took."""

@@ -36,11 +36,12 @@ class Server:
         return steps[request.pop("do")](**request)
 
     def _load(self, job: dict[str, Any], inputs: str) -> dict[str, Any]:
-        contender = CONTENDERS[job["contender"]]()
+        self._contender = None  # the one before lets go of its memory first
+        contender = _contender(job)
         with native_output_hidden():
             facts = contender.load(Job.from_dict(job))
-        with np.load(inputs, allow_pickle=False) as stored:
-            contender.feed([_restored(stored[name], name) for name in stored.files])
+        if inputs:
+            contender.feed(load_arrays(inputs))
         self._contender = contender
         return facts
 
@@ -58,6 +59,14 @@ class Server:
         assert self._contender is not None, "load comes first"
         save_arrays(path, self._contender.outputs())
         return {}
+
+
+def _contender(job: dict[str, Any]) -> Contender:
+    if job["operator"]:
+        from .operator_contenders import ON_OPERATORS
+
+        return ON_OPERATORS[job["contender"]]()
+    return CONTENDERS[job["contender"]]()
 
 
 def save_arrays(path: str, arrays: list[np.ndarray]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,3 +17,12 @@ class Answer:
     data: dict[str, Any]
     text: str
     code: int = OK
+
+
+def plain(value: Any) -> Any:
+    """``value`` with ``None`` for infinities and NaN, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,22 +18,20 @@ import tvm
 import autotir_dlight as dl
 
 from ..artifact import CompiledModel, check_arrays, compile_model, link, replacing
-from ..benchmark.check import Task, target_json, undecided, verify_library
+from ..benchmark.check import Task, target_json, verify_library
 from ..benchmark.compare import Difference, random_inputs
-from ..benchmark.contenders import chosen
-from ..benchmark.models import bench_model
-from ..benchmark.table import model_table
 from ..console import Progress, native_output_hidden
 from ..errors import ArtifactError, UserError
 from ..frontend import Model, load_onnx
 from ..host import usable_cores
 from ..html import render
 from . import options
-from .answer import FAILED, OK, Answer
+from .answer import Answer
 from .targets import check_runs_here, parse_target
 
 
-def _load(args: argparse.Namespace) -> Model:
+def load(args: argparse.Namespace) -> Model:
+    """The model that the arguments name, its shapes fixed by ``--shape``."""
     with native_output_hidden(not args.debug):
         return load_onnx(args.model, options.shapes(args.shape))
 
@@ -55,7 +53,7 @@ def compile_(args: argparse.Namespace) -> Answer:
     verified: tuple[str, Difference] | None = None
     with Progress(4 if args.verify else 3, "compile") as progress, replacing(args.output) as draft:
         with _timed(seconds, progress, "import"):
-            model = _load(args)
+            model = load(args)
             task = _task(args, model, target, str(draft)) if args.verify else None
         with _timed(seconds, progress, "compile"):
             executable = compile_model(model, target, dl.pipeline(target))
@@ -147,7 +145,7 @@ def explain(args: argparse.Namespace) -> Answer:
     target = parse_target(args.target)
     with Progress(2, "explain") as progress:
         progress.step("import")
-        model = _load(args)
+        model = load(args)
         progress.step("schedule")
         report = dl.explain(model.module, target)
     text = str(report)
@@ -156,24 +154,3 @@ def explain(args: argparse.Namespace) -> Answer:
             draft.write_text(render(report, Path(args.model).name), encoding="utf-8")
         text = f"{args.html}: {len(report)} functions"
     return Answer(json.loads(report.to_json()), text)
-
-
-def bench(args: argparse.Namespace) -> Answer:
-    """Time a model beside the other contenders."""
-    target = parse_target(args.target)
-    check_runs_here(target)
-    contenders = chosen(args.contender)
-    task = _task(args, _load(args), target)
-    with Progress(len(contenders) + args.turns, "bench") as progress:
-        result = bench_model(task, contenders, args.turns, progress.step)
-    scheduling = result.scheduling()
-    lines = [model_table(result), "", f"{result.threads} threads"]
-    if scheduling["functions"]:
-        lines[-1] += (
-            f"; {scheduling['functions']:.0f} functions were scheduled in {scheduling['seconds']:.2f} s, "
-            f"{scheduling['seconds_a_function']:.3f} s each"
-        )
-    if result.verdict == "undecided" and result.spread:
-        lines.append(f"the difference means nothing, {undecided(result.spread)}")
-    lines += [result.warning] if result.warning else []
-    return Answer(result.to_dict(), "\n".join(lines), FAILED if result.verdict == "disagrees" else OK)

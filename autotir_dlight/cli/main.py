@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import traceback
@@ -15,8 +14,8 @@ from typing import Any, NoReturn
 
 from .. import settings
 from ..errors import CheckFailed, UserError, first_line
-from . import commands, options
-from .answer import BAD_INPUT, FAILED
+from . import bench, commands, options
+from .answer import BAD_INPUT, FAILED, plain
 
 
 class _Usage(Exception):
@@ -55,7 +54,7 @@ def _run(args: argparse.Namespace) -> int:
             traceback.print_exc()
         code = BAD_INPUT if isinstance(err, UserError) and not isinstance(err, CheckFailed) else FAILED
         return _fail(f"autotir-dlight {args.command}: {_sentence(err)}", code, args.json)
-    _print(json.dumps(_plain(answer.data), allow_nan=False) if args.json else answer.text)
+    _print(json.dumps(plain(answer.data), allow_nan=False) if args.json else answer.text)
     return answer.code
 
 
@@ -81,15 +80,6 @@ def _fail(sentence: str, code: int, as_json: bool) -> int:
     return code
 
 
-def _plain(value: Any) -> Any:
-    """``value`` with ``None`` for infinities and NaN, which JSON has no word for."""
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; ``do`` of what it parses is the command's function."""
     top = _Parser(
@@ -102,15 +92,17 @@ def parser() -> argparse.ArgumentParser:
         (_add_compile, commands.compile_),
         (_add_run, commands.run),
         (_add_explain, commands.explain),
-        (_add_bench, commands.bench),
     ):
         sub = add(subparsers)
         sub.set_defaults(do=do)
-        sub.add_argument("--json", action="store_true", help="print the answer as one JSON document")
-        sub.add_argument(
-            "--debug", action="store_true", help="show tracebacks and what other libraries print"
-        )
+        _add_common(sub)
+    _add_bench(subparsers)
     return top
+
+
+def _add_common(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--json", action="store_true", help="print the answer as one JSON document")
+    sub.add_argument("--debug", action="store_true", help="show tracebacks and what other libraries print")
 
 
 def _add_compile(subparsers: Any) -> argparse.ArgumentParser:
@@ -152,10 +144,16 @@ def _add_explain(subparsers: Any) -> argparse.ArgumentParser:
 
 def _add_bench(subparsers: Any) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = subparsers.add_parser(
-        "bench", help="time a model beside plain TVM, ONNX Runtime and OpenVINO, as far as installed"
+        "bench", help="time operators or models beside the other libraries that are installed"
     )
-    options.add_model(sub)
-    options.add_inputs(sub)
-    options.add_contenders(sub)
-    options.add_threads(sub)
+    kinds = sub.add_subparsers(dest="kind", required=True, metavar="ops|models", parser_class=_Parser)
+    ops = kinds.add_parser("ops", help="operators, each beside what bounds it on this machine")
+    options.add_operators(ops)
+    models = kinds.add_parser("models", help="models by name, or from ONNX files")
+    options.add_models(models)
+    for kind, do in ((ops, bench.operators), (models, bench.models)):
+        kind.set_defaults(do=do)
+        options.add_threads(kind)
+        options.add_document(kind)
+        _add_common(kind)
     return sub

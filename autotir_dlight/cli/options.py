@@ -25,6 +25,12 @@ def version() -> str:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """``MODEL.onnx``, ``--shape`` and ``--target``."""
     parser.add_argument("model", metavar="MODEL.onnx")
+    add_shapes(parser)
+    add_target(parser)
+
+
+def add_shapes(parser: argparse.ArgumentParser) -> None:
+    """``--shape``."""
     parser.add_argument(
         "--shape",
         action="append",
@@ -33,6 +39,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=1,3,320,320",
         help="the shape of an input whose dimensions the model leaves open; once for each such input",
     )
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """``--target``."""
     parser.add_argument(
         "--target",
         default="host",
@@ -64,19 +74,64 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_contenders(parser: argparse.ArgumentParser) -> None:
-    """``--contender`` and ``--turns``."""
+def add_operators(parser: argparse.ArgumentParser) -> None:
+    """The options of ``bench ops``."""
+    from ..benchmark.names import ON_OPERATORS
+
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="operators by name or pattern, such as 'C2D-*' (default: all)",
+    )
+    parser.add_argument("--list", action="store_true", help="name the operators and run none")
+    parser.add_argument("--plot", default="", metavar="FILE", help="draw the roofline (.png, .svg, .pdf)")
+    add_target(parser)
+    _add_turns(parser, ON_OPERATORS, 5)
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """The options of ``bench models``."""
     from ..benchmark.names import PUBLIC
 
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="MODEL",
+        help="models by name or pattern, such as 'resnet50*', or ONNX files (default: all that have a name)",
+    )
+    parser.add_argument("--list", action="store_true", help="name the models and run none")
+    add_shapes(parser)
+    add_target(parser)
+    add_inputs(parser)
+    _add_turns(parser, PUBLIC, 7)
+
+
+def add_document(parser: argparse.ArgumentParser) -> None:
+    """``--format`` and ``--out``."""
+    parser.add_argument(
+        "--format",
+        choices=("md", "json"),
+        default="md",
+        help="a Markdown table (default) or one JSON document",
+    )
+    parser.add_argument("--out", default="", metavar="FILE", help="write it there instead of printing it")
+
+
+def _add_turns(parser: argparse.ArgumentParser, contenders: tuple[str, ...], turns: int) -> None:
     parser.add_argument(
         "--contender",
         action="append",
         default=[],
-        choices=PUBLIC,
-        help="who takes part (default: all installed)",
+        choices=contenders,
+        help="who takes part, once for each (default: all installed)",
     )
     parser.add_argument(
-        "--turns", type=positive, default=7, metavar="N", help="turns that each takes (default: 7)"
+        "--turns",
+        type=positive,
+        default=turns,
+        metavar="N",
+        help=f"turns that each takes (default: {turns})",
     )
 
 
