@@ -27,22 +27,33 @@ _COSTLY_CALLS = frozenset(
     "call_pure_extern".split()
 )
 
+# Of these, the ones that VectorMath makes arithmetic of where the type is one of VECTOR_TYPES.
+VECTOR_CALLS = frozenset("erf exp log sigmoid tanh".split())
+VECTOR_TYPES = ("float32", "float16", "bfloat16")
+
+# Annotation of a block: VectorMath may divide by multiplying with the reciprocal, which LLVM then takes out
+# of the loop.
+RECIPROCAL = "autotir.reciprocal"
+
 # Calls that TVM's LLVM back end can lower for one element only: on vectors it fails (0.27).
 _SCALAR_CALLS = frozenset(("cosh", "sinh"))
 
-# A call of the mathematics library, in simple operations.
+# A call of the mathematics library, or the arithmetic in its place, in simple operations.
 COSTLY_WORK = 20
 
 
 @dataclass(frozen=True)
 class ExprStats:
-    """Operation counts of one iteration."""
+    """Operation counts of one iteration; ``library`` are the costly calls that are made for one element at
+    a time, even in a vector loop.
+    """
 
     arithmetic: int = 0
     divisions: int = 0
     conditions: int = 0
     branches: int = 0
     costly: int = 0
+    library: int = 0
     loads: int = 0
     casts: int = 0
     size: int = 0
@@ -80,6 +91,7 @@ class _Counter:
             self.bump("branches" if short == "if_then_else" else "arithmetic")
             return
         self.bump("costly")
+        self.counts["library"] += short not in VECTOR_CALLS or str(call.ty) not in VECTOR_TYPES
         if short not in _COSTLY_CALLS:
             self.opaque_call = self.opaque_call or name
 

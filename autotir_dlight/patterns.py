@@ -357,7 +357,7 @@ def _stage(view: FuncView, block: Block, inlined: set[int], epilogue: Block | No
     reached = _inside(view, block, inlined)
     reads = _through(view, block.reads, inlined)
     work = block.stats.work + sum(view.blocks[i].stats.work for i in reached)
-    costly = block.stats.costly + sum(view.blocks[i].stats.costly for i in reached)
+    costly = block.stats.library + sum(view.blocks[i].stats.library for i in reached)
     scalar_only = any(b.stats.scalar_only for b in (block, *(view.blocks[i] for i in reached)))
     kind: StageKind = "serial" if block.opaque else "map" if block.is_injective else "reduction"
     stage = Stage(

@@ -180,8 +180,8 @@ def _partial_lanes(
     sch = nest.sch
     _, lanes = sch.split(inner, [None, nest.draw(width)])
     rank = len(sch.get(handle).writes[0].region)
+    # Its scope stays global: TVM puts such a buffer under a kibibyte on the stack, a local one on the heap.
     partial = sch.rfactor(lanes, factor_axis=rank)
-    sch.set_scope(partial, 0, "local")
     loops = list(sch.get_loops(partial))
     first, step = loops[depth], loops[-2]
     if plan.ragged:
