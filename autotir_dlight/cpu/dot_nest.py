@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedule of a dot-product contraction, see :mod:`.dot` for the loop nest that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import steps
+from .._tvm import LoopRV, SBlockRV, Schedule
+from .dot import DotPlan, batch_iters
+from .kernels.intrinsics import DotShape, dot_intrinsic, flip_intrinsic
+from .nest import Nest
+
+Mapping = Callable[..., list[Any]]
+
+
+@dataclass
+class _Dot:
+    """Handles of a contraction in GEMM form ``C'[b..., m, n] += A'[b..., m, k] * B'[b..., n, k]``.
+
+    ``row_batch`` and ``column_batch`` count the batch dimensions of the panels; ``head`` those of the result.
+    """
+
+    anchor: SBlockRV
+    row_pack: SBlockRV
+    column_pack: SBlockRV
+    final: SBlockRV
+    head: int
+    row_batch: int
+    column_batch: int
+
+
+def schedule_dot(nest: Nest, plan: DotPlan) -> None:
+    """Apply ``plan`` to the anchor and its epilogue."""
+    sch = nest.sch
+    dot = _pad(nest, plan, _to_gemm(nest, plan))
+    _panels(sch, plan, dot)
+    flipped = _flip(sch, plan, dot)
+    outer, inner = _tile_loops(sch, plan, dot)
+    sch.set_scope(dot.anchor, 0, "local")
+    sch.reverse_compute_at(dot.final, outer[-1])
+    _write_tile(sch, plan, dot, len(outer))
+    steps.parallelise(sch, outer[: plan.parallel])
+    init = sch.decompose_reduction(dot.anchor, inner)
+    steps.vectorise_columns(sch, sch.get_loops(init)[-1], plan.lanes)
+    shape = _shape(plan)
+    sch.tensorize(inner, dot_intrinsic(shape))
+    _place_row_pack(sch, plan, dot, flipped)
+    if not plan.constant_columns:
+        _pack(sch, plan, dot.column_pack, dot.column_batch, plan.columns_tile, plan.column_run)
+
+
+def _shape(plan: DotPlan) -> DotShape:
+    return DotShape(plan.kernel, plan.rows, plan.vectors, plan.steps, plan.row_first, plan.index)
+
+
+def _grouping(
+    groups: Sequence[Sequence[int]], extents: dict[int, Any], present: Sequence[int | None]
+) -> Mapping:
+    """An index map from the iterators ``present`` to one fused index a group that has any."""
+
+    def mapping(*index: Any) -> list[Any]:
+        value = dict(zip(present, index))
+        fused = []
+        for group in groups:
+            members = [i for i in group if i in value]
+            if not members:
+                continue
+            total = value[members[0]]
+            for i in members[1:]:
+                total = total * extents[i] + value[i]
+            fused.append(total)
+        return fused
+
+    return mapping
+
+
+def _index_iters(sch: Schedule, handle: SBlockRV, region: Any) -> list[int | None]:
+    """Which of the block's iterators each dimension of an access is; ``None`` for a constant of extent 1."""
+    variables = [iv.var for iv in sch.get(handle).iter_vars]
+    return [next((k for k, v in enumerate(variables) if v.same_as(r.min)), None) for r in region.region]
+
+
+def _to_gemm(nest: Nest, plan: DotPlan) -> _Dot:
+    """``C[n, f, h, w] += W[f, c, r, s] * X[n, c, h+r, w+s]`` → ``C'[n, f, x] += A'[f, k] * B'[n, x, k]``."""
+    sch, stage, anchor = nest.sch, nest.stage, nest.anchor
+    roles, block = stage.contraction, stage.anchor
+    assert roles is not None
+    at = [steps.reads_index(sch, anchor, stage.reads[r].buffer) for r in (roles.row_read, roles.vector_read)]
+    packs = [sch.reindex(anchor, ("read", position)) for position in at]
+    final = sch.reindex(anchor, ("write", 0))
+    if nest.epilogue is not None:
+        sch.compute_inline(final)
+        final = nest.epilogue
+    batch = batch_iters(nest.match, roles)
+    result_groups = [*[[i] for i in batch], list(roles.rows), list(roles.columns)]
+    groups = [*result_groups, list(plan.order)]
+    extents = {i: it.extent_expr for i, it in enumerate(block.iters)}
+    counts = []
+
+    def regroup(handle: SBlockRV, within: Sequence[Sequence[int]], present: Sequence[int | None]) -> Any:
+        return steps.index_map(sch, handle, _grouping(within, extents, present), len(present))
+
+    for pack, position in zip(packs, at):
+        present = _index_iters(sch, anchor, sch.get(anchor).reads[position])
+        counts.append(sum(i in present for i in batch))
+        sch.transform_layout(anchor, ("read", position), regroup(anchor, groups, present))
+        sch.transform_block_layout(pack, regroup(pack, groups, present))
+    written = _index_iters(sch, anchor, sch.get(anchor).writes[0])
+    sch.transform_layout(anchor, ("write", 0), regroup(anchor, result_groups, written))
+    sch.transform_block_layout(final, regroup(final, result_groups, list(block.spatial)))
+    sch.transform_block_layout(anchor, regroup(anchor, groups, list(range(len(block.iters)))))
+    return _Dot(anchor, packs[0], packs[1], final, len(batch), counts[0], counts[1])
+
+
+def _pad(nest: Nest, plan: DotPlan, dot: _Dot) -> _Dot:
+    """Round rows, columns and k up to whole tiles and groups; the panels hold zeros there."""
+    sch, block = nest.sch, nest.stage.anchor
+    roles, kr = nest.stage.contraction, plan.kernel.micro.kr
+    assert roles is not None
+    rows, columns, depth = (block.volume(r) for r in (roles.rows, roles.columns, roles.reduce))
+    ragged_rows = rows is None or rows % plan.rows != 0
+    ragged_columns = columns is None or columns % plan.columns_tile != 0
+    ragged_depth = depth is None or depth % kr != 0
+    if not (ragged_rows or ragged_columns or ragged_depth):
+        return dot
+    sch.pad_einsum(dot.anchor, [*[1] * dot.head, plan.rows, plan.columns_tile, kr])
+    if ragged_rows or ragged_depth:
+        dot.row_pack = _absorb(sch, dot.row_pack, dot.anchor)
+    if ragged_columns or ragged_depth:
+        dot.column_pack = _absorb(sch, dot.column_pack, dot.anchor)
+    (consumer,) = sch.get_consumers(dot.anchor)
+    if not sch.get(consumer).same_as(sch.get(dot.final)):
+        sch.compute_inline(consumer)
+    return dot
+
+
+def _absorb(sch: Schedule, pack: SBlockRV, anchor: SBlockRV) -> SBlockRV:
+    """Inline a pack block into the zero-padding copy that follows it; returns the copy.
+
+    Where TVM can prove that a symbolic extent is a multiple of the tile there is no copy: returns ``pack``.
+    """
+    (consumer,) = sch.get_consumers(pack)
+    if sch.get(consumer).same_as(sch.get(anchor)):
+        return pack
+    sch.compute_inline(pack)
+    return consumer
+
+
+def _panels(sch: Schedule, plan: DotPlan, dot: _Dot) -> None:
+    """``A'[b..., m, k]`` → ``[b..., m / rows, k / kr, m % rows, k % kr]``, and the columns likewise."""
+    kr = plan.kernel.micro.kr
+    for pack, batch, tile, constant in (
+        (dot.row_pack, dot.row_batch, plan.rows, plan.constant_rows),
+        (dot.column_pack, dot.column_batch, plan.columns_tile, plan.constant_columns),
+    ):
+        sch.transform_layout(pack, ("write", 0), steps.index_map(sch, pack, _panel(tile, kr), batch + 2))
+        if plan.kernel.panel:
+            sch.unsafe_set_dtype(pack, 0, plan.kernel.panel)
+        if constant:
+            sch.annotate(pack, steps.LAYOUT_REWRITE, True)
+
+    def grouped(*index: Any) -> list[Any]:
+        return [*index[:-1], index[-1] // kr, index[-1] % kr]
+
+    if kr > 1:
+        sch.transform_block_layout(dot.anchor, steps.index_map(sch, dot.anchor, grouped, dot.head + 3))
+
+
+def _panel(tile: int, kr: int) -> Mapping:
+    def mapping(*index: Any) -> list[Any]:
+        *batch, i, k = index
+        if kr == 1:
+            return [*batch, i // tile, k, i % tile]
+        return [*batch, i // tile, k // kr, i % tile, k % kr]
+
+    return mapping
+
+
+def _flip(sch: Schedule, plan: DotPlan, dot: _Dot) -> SBlockRV | None:
+    """``A'`` → ``A'' = A' ^ 0x80``: a copy that becomes the flip when it is tensorised."""
+    if not plan.kernel.flip:
+        return None
+    panel = sch.get(dot.row_pack).writes[0].source
+    return sch.cache_read(dot.anchor, steps.reads_index(sch, dot.anchor, panel), "global")
+
+
+def _tile_loops(sch: Schedule, plan: DotPlan, dot: _Dot) -> tuple[list[LoopRV], LoopRV]:
+    """The loops around a tile, and the outermost one inside."""
+    loops = list(sch.get_loops(dot.anchor))
+    batch, (i, j, *depth) = loops[: dot.head], loops[dot.head :]
+    row_tiles, rows = sch.split(i, [None, plan.rows])
+    column_tiles, columns = sch.split(j, [None, plan.columns_tile])
+    order = [column_tiles, row_tiles] if plan.columns_outer else [row_tiles, column_tiles]
+    sch.reorder(*batch, *order, rows, columns, *depth)
+    return [*batch, *order], rows
+
+
+def _write_tile(sch: Schedule, plan: DotPlan, dot: _Dot, depth: int) -> None:
+    """Vectorise the write-back; its outer loops stay rolled, the epilogue is compiled once."""
+    own = list(sch.get_loops(dot.final))[depth:]
+    if plan.write_lanes > 1:
+        _, inner = sch.split(own[-1], [None, plan.write_lanes])
+        sch.vectorize(inner)
+
+
+def _place_row_pack(sch: Schedule, plan: DotPlan, dot: _Dot, flipped: SBlockRV | None) -> None:
+    """Pack the rows, and flip each panel right after it is packed."""
+    if flipped is not None:
+        loops = list(sch.get_loops(flipped))
+        tiles = loops[: dot.row_batch + 1]
+        if not plan.constant_rows:
+            sch.compute_at(dot.row_pack, tiles[-1], preserve_unit_loops=True)
+            own = list(sch.get_loops(dot.row_pack))[len(tiles) :]
+            _pack_panel(sch, plan, own[-2], own[-1], plan.row_run)
+        if plan.parallel_packs:
+            steps.parallelise(sch, tiles)
+        sch.tensorize(loops[dot.row_batch + 1], flip_intrinsic(_shape(plan)))
+    elif not plan.constant_rows:
+        _pack(sch, plan, dot.row_pack, dot.row_batch, plan.rows, plan.row_run)
+
+
+def _pack(sch: Schedule, plan: DotPlan, pack: SBlockRV, batch: int, tile: int, run: int) -> None:
+    """All panels of an operand in a parallel nest of their own."""
+    loops = list(sch.get_loops(pack))
+    tiles, inside = sch.split(loops[batch], [None, tile])
+    _pack_panel(sch, plan, inside, loops[batch + 1], run)
+    if plan.parallel_packs:
+        steps.parallelise(sch, [*loops[:batch], tiles])
+
+
+def _pack_panel(sch: Schedule, plan: DotPlan, inside: LoopRV, depth: LoopRV, run: int) -> None:
+    """``for i, k`` → ``for k / kr, i, k % kr`` in the panel's order; neighbours in memory move at once.
+
+    A contiguous run is read along: what im2col divides to find its place is then worked out once a run.
+    """
+    if plan.kernel.micro.kr == 1:
+        sch.reorder(depth, inside)
+        return
+    if run:
+        runs, groups, group = sch.split(depth, [None, run, plan.kernel.micro.kr])
+        sch.reorder(runs, inside, groups, group)
+        sch.vectorize(group)
+        return
+    groups, group = sch.split(depth, [None, plan.kernel.micro.kr])
+    sch.reorder(groups, inside, group)
+    sch.unroll(group)

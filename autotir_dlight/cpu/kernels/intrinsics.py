@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor intrinsics of the dot-product kernels, built and registered when a schedule first asks for one.
+
+::
+
+    for k in steps:                               # the whole of k: accumulators stay in registers
+        for i in rows, v in vectors:              # unrolled here
+            C[i, v] = dot(C[i, v], broadcast(A[k, i, 0:kr]), B[k, v, 0:lanes, 0:kr])
+
+The description is what TVM compares with the loop nest; the implementation is the nest above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..._tvm import IRBuilder, TensorIntrin, build
+from ...machine import dtype_bits
+from .x86 import SIGN, DotKernel
+
+Emit = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class DotShape:
+    """One use of a kernel: its tile, the steps along k, and how the block spells the product.
+
+    ``row_first``: the row operand is the left factor. ``index``: the type of the loop variables.
+    """
+
+    kernel: DotKernel
+    rows: int
+    vectors: int
+    steps: int
+    row_first: bool
+    index: str
+
+    @property
+    def lanes(self) -> int:
+        return self.kernel.micro.lanes
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def group(self) -> list[int]:
+        """The extent of the innermost dimension of the panels, where they have one."""
+        kr = self.kernel.micro.kr
+        return [] if kr == 1 else [kr]
+
+    @property
+    def name(self) -> str:
+        k = self.kernel
+        tile = f"{self.rows}x{self.columns}x{self.steps}"
+        order = "ab" if self.row_first else "ba"
+        return f"autotir.{k.instruction}.{k.micro.isa}.{k.rows}.{k.columns}.{tile}.{order}.{self.index}"
+
+
+def dot_intrinsic(shape: DotShape) -> str:
+    """The name of the registered intrinsic for ``shape``."""
+    return _registered(shape.name, lambda: (_describe(shape), _implement(shape)))
+
+
+def flip_intrinsic(shape: DotShape) -> str:
+    """The name of the intrinsic that copies a row panel and inverts the sign bit of each byte."""
+    name = f"autotir.flip.{shape.kernel.rows}.{shape.rows}x{shape.steps}.{shape.index}"
+    return _registered(name, lambda: (_flip(shape, False), _flip(shape, True)))
+
+
+def _registered(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
+    if TensorIntrin.get(name, allow_missing=True) is None:
+        TensorIntrin.register(name, *make())
+    return name
+
+
+def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
+    """The matched buffers A [steps, rows, kr], B [steps, columns, kr], C [rows, columns]; no ``kr`` of 1."""
+    kernel, n = shape.kernel, _numbers(shape)
+    handles = [build.arg(name, build.handle()) for name in "abc"]
+    a, b = (
+        build.match_buffer(
+            handle, n(shape.steps, width, *shape.group), kernel.panel or own, offset_factor=1, layout=None
+        )
+        for handle, width, own in zip(handles, (shape.rows, shape.columns), (kernel.rows, kernel.columns))
+    )
+    stride = build.int64() if shape.index == "int64" else build.int32()
+    c = build.match_buffer(
+        handles[2],
+        n(shape.rows, shape.columns),
+        kernel.micro.acc_dtype,
+        offset_factor=1,
+        strides=[stride, *n(1)],
+        scope="local",
+        layout=None,
+    )
+    return a, b, c
+
+
+def _numbers(shape: DotShape) -> Callable[..., list[Any]]:
+    """Integers as constants of the index type."""
+    constant = build.int64 if shape.index == "int64" else build.int32
+    return lambda *values: [constant(v) for v in values]
+
+
+def _regions(shape: DotShape, a: Any, b: Any, c: Any) -> None:
+    tile, group = c[0 : shape.rows, 0 : shape.columns], [slice(0, kr) for kr in shape.group]
+    panels = [
+        a[(slice(0, shape.steps), slice(0, shape.rows), *group)],
+        b[(slice(0, shape.steps), slice(0, shape.columns), *group)],
+    ]
+    build.reads(tile, *(panels if shape.row_first else reversed(panels)))
+    build.writes(tile)
+
+
+def _widen(value: Any, shape: DotShape, operand: str) -> Any:
+    """A panel's element as the block spells it: back to the operand's type, then to the accumulator's."""
+    if shape.kernel.panel:
+        value = build.Cast(operand, value)
+    return build.Cast(shape.kernel.micro.acc_dtype, value)
+
+
+def _describe(shape: DotShape) -> Any:
+    kernel, n = shape.kernel, _numbers(shape)
+    with IRBuilder() as builder:
+        with build.prim_func(s_tir=True):
+            a, b, c = _panels(shape)
+            with build.sblock("root"):
+                _regions(shape, a, b, c)
+                extents = n(shape.rows, shape.columns, shape.steps, *shape.group)
+                with build.grid(*extents) as loops, build.sblock("dot"):
+                    i, j, *depth = build.axis.remap("SSRR"[: len(loops)], list(loops))
+                    left = _widen(a[(depth[0], i, *depth[1:])], shape, kernel.rows)
+                    right = _widen(b[(depth[0], j, *depth[1:])], shape, kernel.columns)
+                    product = left * right if shape.row_first else right * left
+                    build.buffer_store(c, c[i, j] + product, [i, j])
+        return builder.get()
+
+
+def _implement(shape: DotShape) -> Any:
+    with IRBuilder() as builder:
+        with build.prim_func(s_tir=True):
+            a, b, c = _panels(shape)
+            with build.sblock("root"):
+                _regions(shape, a, b, c)
+                with build.sblock("kernel"):
+                    _regions(shape, a, b, c)
+                    _kernel(shape, a, b, c)
+        return builder.get()
+
+
+def _kernel(shape: DotShape, a: Any, b: Any, c: Any) -> None:
+    """The loop over k, and the correction of a flipped row operand after it."""
+    n, kernel, lanes = _numbers(shape), shape.kernel, shape.lanes
+    emit, load = _emitter(kernel, lanes), _Loads(shape)
+    sums = None
+    if kernel.flip:
+        sums = build.sblock_alloc_buffer(n(shape.columns), kernel.micro.acc_dtype, scope="local")
+        for v in range(shape.vectors):
+            build.buffer_store(sums, build.broadcast(build.int32(0), lanes), [load.run(v * lanes, lanes)])
+    with build.serial(*n(0, shape.steps)) as k:
+        if sums is not None:
+            offset = build.broadcast(build.int8(SIGN), lanes * kernel.micro.kr)
+            for v in range(shape.vectors):
+                at = load.run(v * lanes, lanes)
+                build.buffer_store(sums, emit(sums[at], offset, load.column(b, k, v)), [at])
+        for i in range(shape.rows):
+            for v in range(shape.vectors):
+                at = load.run(v * lanes, lanes)
+                value = emit(c[n(i)[0], at], load.row(a, k, i), load.column(b, k, v))
+                build.buffer_store(c, value, [*n(i), at])
+    if sums is not None:
+        for i in range(shape.rows):
+            for v in range(shape.vectors):
+                at = load.run(v * lanes, lanes)
+                build.buffer_store(c, c[n(i)[0], at] - sums[at], [*n(i), at])
+
+
+class _Loads:
+    """Vector loads of the panels."""
+
+    def __init__(self, shape: DotShape) -> None:
+        self.shape, self.n = shape, _numbers(shape)
+
+    def run(self, start: int, width: int) -> Any:
+        """The indices ``start`` … ``start + width - 1``."""
+        return build.Ramp(*self.n(start, 1), width)
+
+    def column(self, b: Any, k: Any, v: int) -> Any:
+        """``lanes`` columns, ``kr`` neighbours along k each: contiguous in the panel."""
+        kr, lanes = self.shape.kernel.micro.kr, self.shape.lanes
+        if kr == 1:
+            return b[k, self.run(v * lanes, lanes)]
+        return b[k, self.n(v * lanes)[0], self.run(0, kr * lanes)]
+
+    def row(self, a: Any, k: Any, i: int) -> Any:
+        """``kr`` neighbours along k of one row, in every lane."""
+        kr, lanes = self.shape.kernel.micro.kr, self.shape.lanes
+        if kr == 1:
+            return build.broadcast(a[k, self.n(i)[0]], lanes)
+        dtype = self.shape.kernel.panel or self.shape.kernel.rows
+        group = build.reinterpret("int32", a[k, self.n(i)[0], self.run(0, kr)])
+        return build.reinterpret(f"{dtype}x{kr * lanes}", build.broadcast(group, lanes))
+
+
+def _emitter(kernel: DotKernel, lanes: int) -> Emit:
+    """``(accumulators, row, column)`` → the accumulators after one instruction."""
+    bits = lanes * dtype_bits(kernel.micro.acc_dtype)
+    result = f"{kernel.micro.acc_dtype}x{lanes}"
+
+    def call(name: str, *args: Any) -> Any:
+        return build.call_llvm_pure_intrin(result, name, *args)
+
+    if kernel.instruction == "vpmaddwd":
+        name = "llvm.x86.avx512.pmaddw.d.512" if bits == 512 else "llvm.x86.avx2.pmadd.wd"
+        return lambda acc, row, column: acc + call(name, row, column)
+    if kernel.instruction == "vfmadd231ps":
+        return lambda acc, row, column: call("llvm.fma", row, column, acc)
+    if kernel.instruction in ("vpdpbssd", "vpdpbuud"):
+        return lambda acc, row, column: call(f"llvm.x86.avx2.{kernel.instruction}.256", acc, row, column)
+    name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+    if (kernel.rows == "uint8") != kernel.flip:
+        return lambda acc, row, column: call(name, acc, row, column)
+    return lambda acc, row, column: call(name, acc, column, row)
+
+
+def _flip(shape: DotShape, inverted: bool) -> Any:
+    """``B[k, i, r] = A[k, i, r]`` as TVM sees it, or with ``inverted`` what runs: ``^ 0x80``."""
+    n, kr, dtype = _numbers(shape), shape.kernel.micro.kr, shape.kernel.rows
+    extents = n(shape.steps, shape.rows, kr)
+    with IRBuilder() as builder:
+        with build.prim_func(s_tir=True):
+            a, b = (
+                build.match_buffer(
+                    build.arg(name, build.handle()), extents, dtype, offset_factor=1, layout=None
+                )
+                for name in "ab"
+            )
+            with build.sblock("root"):
+                everything = tuple(slice(0, int(e)) for e in extents)
+                build.reads(a[everything])
+                build.writes(b[everything])
+                if inverted:
+                    _inverted_copy(shape, a, b)
+                else:
+                    with build.grid(*extents) as loops, build.sblock("copy"):
+                        at = list(build.axis.remap("SSS", list(loops)))
+                        build.buffer_store(b, a[tuple(at)], at)
+        return builder.get()
+
+
+def _inverted_copy(shape: DotShape, a: Any, b: Any) -> None:
+    n, width = _numbers(shape), shape.rows * shape.kernel.micro.kr
+    sign = build.int8(SIGN) if shape.kernel.rows == "int8" else build.uint8(SIGN & 0xFF)
+    with build.serial(*n(0, shape.steps)) as k:
+        at = [k, *n(0), build.Ramp(*n(0, 1), width)]
+        build.buffer_store(b, build.bitwise_xor(a[tuple(at)], build.broadcast(sign, width)), at)

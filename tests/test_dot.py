@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of narrow types through dot-product instructions: exact numbers, and the inner loop's code."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes  # noqa: F401  makes NumPy know bfloat16
+import numpy as np
+import pytest
+import tvm
+from test_assembly import loops
+from tvm import relax, te, topi
+
+import autotir_dlight as dl
+from autotir_dlight.cpu.dot import DotPlan
+from autotir_dlight.cpu.kernels.intrinsics import DotShape, dot_intrinsic
+from autotir_dlight.cpu.kernels.x86 import KERNELS, kernels_for
+from autotir_dlight.machine import CpuMachine, dtype_bits
+from autotir_dlight.verify import run_primfunc
+
+BYTES = ("int8", "uint8")
+# CPU -> the features of this kind that its code needs, beyond what every machine with AVX2 has.
+CPUS = {
+    "haswell": {"avx2"},
+    "alderlake": {"avxvnni"},
+    "arrowlake": {"avxvnniint8"},
+    "skylake-avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
+    "cascadelake": {"avx512vnni", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
+    "sapphirerapids": {"avx512vnni", "avx512fp16", "avx512vbmi2", "avx512bitalg", "avxvnni"},
+}
+HOST = CpuMachine.from_target(dl.host_target())
+RUNNABLE = [
+    cpu for cpu, needs in CPUS.items() if HOST.has(*needs) and cpu != "sapphirerapids" and HOST.has("avx2")
+]
+
+
+def target_of(cpu):
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "mtriple": "x86_64-linux-gnu", "num-cores": 2})
+
+
+def matmul(m, n, k, left="int8", right="int8", out="int32", layout="nn", batch=(), relu=False):
+    a = te.placeholder((*batch, *((k, m) if layout[0] == "t" else (m, k))), left)
+    b = te.placeholder((*batch, *((n, k) if layout[1] == "t" else (k, n))), right)
+    r = te.reduce_axis((0, k))
+
+    def product(*index):
+        *outer, i, j = index
+        x = a[(*outer, *((r, i) if layout[0] == "t" else (i, r)))]
+        y = b[(*outer, *((j, r) if layout[1] == "t" else (r, j)))]
+        return te.sum(x.astype(out) * y.astype(out), axis=r)
+
+    c = te.compute((*batch, m, n), product)
+    return te.create_prim_func([a, b, topi.nn.relu(c) if relu else c])
+
+
+def decision(func, target):
+    for rule in (dl.cpu.Conv(), dl.cpu.Matmul(), dl.cpu.GEMV()):
+        found = rule.decide(func, target)
+        if not isinstance(found, dl.Reject):
+            return rule, found
+    raise AssertionError("no rule for contractions takes it")
+
+
+def uses_dot(func, target):
+    return isinstance(decision(func, target)[1].plan.stages[-1], DotPlan)
+
+
+def scheduled(func, target):
+    rule, found = decision(func, target)
+    return rule.build(func, found, found.plan).mod["main"]
+
+
+def extreme(shape, dtype, seed=0):
+    """Bytes, two thirds of them the type's extremes: pairs that overflow 16 bits when they are added."""
+    rng, limits = np.random.default_rng(seed), np.iinfo(dtype)
+    values = rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    choice = rng.integers(0, 3, shape)
+    return np.where(choice == 0, limits.min, np.where(choice == 1, limits.max, values)).astype(dtype)
+
+
+def arrays_of(func):
+    shapes = [tuple(int(d) for d in p.shape) for p in func.params]
+    inputs = [extreme(s, str(p.dtype), i) for i, (s, p) in enumerate(zip(shapes[:2], func.params))]
+    return [*inputs, np.zeros(shapes[2], "int32")]
+
+
+def reference(a, b, layout="nn", relu=False):
+    a, b = (x.astype("int32") for x in (a, b))
+    a = a.swapaxes(-1, -2) if layout[0] == "t" else a
+    b = b.swapaxes(-1, -2) if layout[1] == "t" else b
+    return np.maximum(a @ b, 0) if relu else a @ b
+
+
+SHAPES = [(64, 64, 64), (13, 37, 29), (2, 16, 8), (97, 101, 67), (25, 33, 130)]
+
+
+@pytest.mark.parametrize("cpu", RUNNABLE)
+@pytest.mark.parametrize("left", BYTES)
+@pytest.mark.parametrize("right", BYTES)
+def test_bytes_are_exact(cpu, left, right):
+    target = target_of(cpu)
+    for position, shape in enumerate(SHAPES):
+        layout = ("nn", "nt", "tn", "tt")[position % 4]
+        batch = ((), (3,))[position % 2]
+        func = matmul(*shape, left, right, layout=layout, batch=batch, relu=bool(batch))
+        assert uses_dot(func, target)
+        args = arrays_of(func)
+        want = reference(args[0], args[1], layout, bool(batch))
+        got = run_primfunc(scheduled(func, target), args, target)[-1]
+        np.testing.assert_array_equal(got, want, err_msg=f"{shape} {layout} {batch}")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "skylake-avx512")])
+def test_half_precision_accumulates_in_float32(cpu, dtype):
+    target, rng = target_of(cpu), np.random.default_rng(0)
+    for shape in SHAPES:
+        func = matmul(*shape, dtype, dtype, "float32")
+        a, b = (
+            rng.standard_normal(s).astype("float32").astype(dtype)
+            for s in ((shape[0], shape[2]), (shape[2], shape[1]))
+        )
+        want = a.astype("float64") @ b.astype("float64")
+        args = [a, b, np.zeros(want.shape, "float32")]
+        got = run_primfunc(scheduled(func, target), args, target)[-1]
+        np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+def convolution(layout, n, c, size, f, kernel, stride, pad, weight=None):
+    data, filters = ((n, c, size, size), (f, c, kernel, kernel))
+    if layout == "NHWC":
+        data, filters = (n, size, size, c), (kernel, kernel, c, f)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(data, "int8"))
+    w = relax.Var("w", relax.TensorType(filters, "int8")) if weight is None else relax.const(weight)
+    with builder.function("main", [x] if weight is not None else [x, w]):
+        with builder.dataflow():
+            kernel_layout = "OIHW" if layout == "NCHW" else "HWIO"
+            y = relax.op.nn.conv2d(
+                x,
+                w,
+                strides=stride,
+                padding=pad,
+                data_layout=layout,
+                kernel_layout=kernel_layout,
+                out_dtype="int32",
+            )
+            out = builder.emit_output(builder.normalize(y))
+        builder.emit_func_output(out)
+    return builder.get(), data, filters
+
+
+def convolved(x, w, stride, pad):
+    """The convolution of NHWC by HWIO, in int32."""
+    x = np.pad(x.astype("int32"), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    size = w.shape[0]
+    windows = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))
+    return np.einsum("nhwcrs,rscf->nhwf", windows[:, ::stride, ::stride], w.astype("int32"))
+
+
+CONVOLUTIONS = [(1, 8, 14, 16, 3, 1, 1), (2, 3, 15, 33, 3, 2, 1), (1, 32, 7, 64, 1, 1, 0)]
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("sizes", CONVOLUTIONS)
+@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "cascadelake")])
+def test_convolution(cpu, sizes, layout, constant):
+    target = target_of(cpu)
+    _, data, filters = convolution(layout, *sizes)
+    x, w = extreme(data, "int8", 1), extreme(filters, "int8", 2)
+    mod, _, _ = convolution(layout, *sizes, weight=w if constant else None)
+    assert "dot" in str(dl.explain(mod, target))
+    machine = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=dl.pipeline(target)), tvm.cpu())
+    got = machine["main"](*(tvm.runtime.tensor(v) for v in ([x] if constant else [x, w]))).numpy()
+    if layout == "NCHW":
+        got, x, w = got.transpose(0, 2, 3, 1), x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0)
+    np.testing.assert_array_equal(got, convolved(x, w, *sizes[-2:]))
+
+
+@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "cascadelake")])
+def test_any_number_of_rows(cpu):
+    target, rows = target_of(cpu), tvm.tirx.Var("n", "int64")
+    weight = extreme((67, 96), "int8")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((rows, 67), "int8"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.matmul(x, relax.const(weight), out_dtype="int32"))
+            y = builder.emit(relax.op.multiply(relax.op.astype(y, "float32"), relax.const(0.5, "float32")))
+            out = builder.emit_output(y)
+        builder.emit_func_output(out)
+    mod = builder.get()
+    assert "dot" in str(dl.explain(mod, target))
+    machine = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=dl.pipeline(target)), tvm.cpu())
+    for count in (0, 1, 2, 13, 64):
+        a = extreme((count, 67), "int8", count)
+        got = machine["main"](tvm.runtime.tensor(a)).numpy()
+        np.testing.assert_array_equal(got, reference(a, weight) * np.float32(0.5))
+
+
+@pytest.mark.parametrize(
+    ("what", "func"),
+    [
+        ("accumulates in int64", lambda: matmul(64, 64, 64, out="int64")),
+        ("is too short along k", lambda: matmul(64, 64, 3)),
+        ("has one row and would be packed on each call", lambda: matmul(1, 64, 64)),
+        ("is float32", lambda: matmul(64, 64, 64, "float32", "float32", "float32")),
+    ],
+)
+def test_what_no_kernel_takes_keeps_its_plans(what, func):
+    assert not uses_dot(func(), target_of("cascadelake")), f"a product that {what}"
+
+
+def test_a_target_without_kernels_keeps_its_plans():
+    assert not uses_dot(matmul(64, 64, 64), target_of("x86-64-v2"))
+    arm = tvm.target.Target({"kind": "llvm", "mcpu": "neoverse-n1", "mtriple": "aarch64-linux-gnu"})
+    assert not uses_dot(matmul(64, 64, 64), arm)
+
+
+INSTRUCTIONS = {
+    ("haswell", "int8", "int8"): ("vpmaddwd", "ymm"),
+    ("alderlake", "int8", "int8"): ("vpdpbusd", "ymm"),
+    ("alderlake", "int8", "uint8"): ("vpdpbusd", "ymm"),
+    ("arrowlake", "int8", "int8"): ("vpdpbssd", "ymm"),
+    ("arrowlake", "uint8", "uint8"): ("vpdpbuud", "ymm"),
+    ("skylake-avx512", "int8", "int8"): ("vpmaddwd", "zmm"),
+    ("cascadelake", "int8", "int8"): ("vpdpbusd", "zmm"),
+    ("sapphirerapids", "uint8", "int8"): ("vpdpbusd", "zmm"),
+    ("haswell", "float16", "float16"): ("vfmadd", "ymm"),
+    ("haswell", "bfloat16", "bfloat16"): ("vfmadd", "ymm"),
+    ("sapphirerapids", "float16", "float16"): ("vfmadd", "zmm"),
+}
+
+
+@pytest.mark.parametrize("case", INSTRUCTIONS, ids="-".join)
+def test_inner_loop(case):
+    """Accumulators stay in registers of the full width: nothing but loads and dot products."""
+    cpu, left, right = case
+    instruction, register = INSTRUCTIONS[case]
+    target = target_of(cpu)
+    func = matmul(240, 256, 256, left, right, "int32" if left in BYTES else "float32")
+    plan = decision(func, target)[1].plan.stages[-1]
+    text = tvm.compile(tvm.IRModule({"main": scheduled(func, target)}), target).mod.inspect_source("asm")
+    dots = re.compile(rf"\b{instruction}\w*\b.*%{register}")
+    body = max(loops(text), key=lambda lines: sum(bool(dots.search(line)) for line in lines))
+    tile = plan.rows * plan.vectors + plan.kernel.flip * plan.vectors
+    assert sum(bool(dots.search(line)) for line in body) in (tile, 2 * tile)
+    assert not any("%rsp" in line and "mm" in line for line in body), "a spill"
+    assert not any("gather" in line or "vpinsr" in line for line in body)
+
+
+def test_the_best_instruction_of_a_machine():
+    wanted = {
+        "haswell": "vpmaddwd",
+        "alderlake": "vpdpbusd",
+        "arrowlake": "vpdpbssd",
+        "cascadelake": "vpdpbusd",
+        "znver3": "vpmaddwd",
+        "znver4": "vpdpbusd",
+    }
+    for cpu, instruction in wanted.items():
+        machine = CpuMachine.from_target(target_of(cpu))
+        assert {k.instruction for k in kernels_for(machine, "int8", "int8", "int32")} == {instruction}
+    narrow = tvm.target.Target(
+        {"kind": "llvm", "mcpu": "cascadelake", "mtriple": "x86_64-linux-gnu", "vector-width": 256}
+    )
+    machine = CpuMachine.from_target(narrow)
+    widest = {k.micro.lanes * dtype_bits("int32") for k in kernels_for(machine, "int8", "int8", "int32")}
+    assert widest == {256}
+
+
+def test_an_intrinsic_is_registered_once():
+    shape = DotShape(KERNELS[0], 3, 1, 5, True, "int32")
+    assert dot_intrinsic(shape) == dot_intrinsic(shape)
+    other = DotShape(KERNELS[0], 3, 1, 6, True, "int32")
+    assert dot_intrinsic(other) != dot_intrinsic(shape)
