@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from .._tvm import (
     IRModule,
@@ -27,6 +27,8 @@ from ..rules import rules as default_rules
 from ..steps import LAYOUT_FREE, LAYOUT_REWRITE
 from ..vector_math import VectorMath
 from .fold import FoldConstants
+from .layout import ChannelsLast
+from .transposed import TRANSPOSED_CONVOLUTIONS
 
 Pass = Any
 _T = relax.transform
@@ -55,16 +57,26 @@ class DecomposeForInference:
         return mod if any(training) else _T.DecomposeOpsForInference()(mod)
 
 
-def graph_passes() -> list[Pass]:
-    """From operators to fused TensorIR functions, constants folded."""
+Layout = Literal["auto", "keep", "channels_last"]
+
+
+def graph_passes(layout: Layout = "auto") -> list[Pass]:
+    """From operators to fused TensorIR functions, constants folded, tensors laid out by ``layout``."""
+    relayout = [
+        ChannelsLast(layout == "channels_last"),
+        _T.LegalizeOps(),
+        _T.AnnotateTIROpPattern(),
+        FoldConstants(),
+    ]
     return [
         DecomposeForInference(),
         _T.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        _T.LegalizeOps(),
+        _T.LegalizeOps(TRANSPOSED_CONVOLUTIONS),
         _T.AnnotateTIROpPattern(),
         FoldConstants(),
+        *(relayout if layout != "keep" else []),
         _T.FuseOps(),
         _T.FuseTIR(),
         _T.DeadCodeElimination(),
@@ -196,6 +208,7 @@ def pipeline(
     rules: list[ScheduleRule] | None = None,
     database: str | Path | None = None,
     report: Report | None = None,
+    layout: Layout = "auto",
 ) -> Callable[..., IRModule]:
     """The pass for ``tvm.compile(mod, target, relax_pipeline=pipeline(target))``.
 
@@ -209,16 +222,20 @@ def pipeline(
     rules : the rules in order; default ``autotir_dlight.rules(target)``
     database : tuning records, see :class:`ApplyDefaultSchedule`
     report : filled with what was decided for each function
+    layout : "channels_last" stores the tensors around convolutions as ``[N, *S, C]`` inside the model, "keep"
+        leaves them as they are, "auto" takes what the model looks cheaper with
 
-    Raises ``ValueError`` for a kind of target that has no rules.
+    Raises ``ValueError`` for a kind of target that has no rules, or a layout that is none of these.
     """
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout {layout!r} is not one of {', '.join(get_args(Layout))}")
     chosen = default_rules(target) if rules is None else rules
 
     @module_pass(opt_level=0, name="autotir.pipeline")
     def run(mod: IRModule, _: PassContext) -> IRModule:
         with target:
             return ir.transform.Sequential(
-                [*graph_passes(), *scheduling_passes(chosen, database, report), *lowering_passes()]
+                [*graph_passes(layout), *scheduling_passes(chosen, database, report), *lowering_passes()]
             )(mod)
 
     return run
