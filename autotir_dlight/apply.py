@@ -16,6 +16,7 @@ from .errors import RuleBug, last_line
 from .knobs import knob_values
 from .report import FunctionReport, Report, Verdict
 from .rule import Decision, Reject, Rule, plan_structure
+from .selects import guard_loads
 
 logger = logging.getLogger("autotir_dlight")
 
@@ -127,6 +128,7 @@ def _schedule_one(func: Any, rules: list[ScheduleRule], entry: FunctionReport) -
         return None
     target = function_target(func)
     start = time.perf_counter()
+    func = guard_loads(func)
     view = FuncView.of(func)
     for rule in rules:
         if not rule.is_target_available(target):

@@ -36,11 +36,14 @@ def fuse(sch: Schedule, loops: Sequence[LoopRV]) -> LoopRV:
     return loops[0] if len(loops) == 1 else sch.fuse(*loops)
 
 
-def parallelise(sch: Schedule, loops: Sequence[LoopRV]) -> None:
-    """``for i, j`` → ``parallel for ij``; loops of one step stay outside; nothing for no loops."""
+def parallelise(sch: Schedule, loops: Sequence[LoopRV]) -> LoopRV | None:
+    """``for i, j`` → ``parallel for ij``; loops of one step stay outside; ``None`` for no loops."""
     busy = [loop for loop in loops if as_int(sch.get(loop).extent) != 1]
-    if busy:
-        sch.parallel(fuse(sch, busy if len(busy) < len(loops) and loops[-len(busy) :] == busy else loops))
+    if not busy:
+        return None
+    fused = fuse(sch, busy if len(busy) < len(loops) and loops[-len(busy) :] == busy else loops)
+    sch.parallel(fused)
+    return fused
 
 
 def separate_init(sch: Schedule, handle: SBlockRV, block: Block) -> None:

@@ -244,6 +244,11 @@ def softmax(axis: int) -> Callable[..., Tensors]:
     return make
 
 
+def log_softmax(dtype: str, m: Any, n: Any) -> Tensors:
+    x = _input("x", dtype, m, n)
+    return [x, topi.nn.log_softmax(x)]
+
+
 def layer_norm(dtype: str, m: Any, n: Any) -> Tensors:
     x, gamma, beta = _input("x", dtype, m, n), _input("gamma", dtype, n), _input("beta", dtype, n)
     return [x, gamma, beta, topi.nn.layer_norm(x, gamma, beta, [1], 1e-5)]
@@ -440,12 +445,31 @@ WORKLOADS = [
         "conv nhwc",
         "cpu.Conv",
         conv2d_nhwc,
-        {"aligned": (1, 8, 8, 16, 32), "prime": (2, 5, 7, 3, 5), "batch": (None, 6, 6, 8, 16)},
+        {
+            "aligned": (1, 8, 8, 16, 32),
+            "prime": (2, 5, 7, 3, 5),
+            "batch": (None, 6, 6, 8, 16),
+            # Large enough for tasks that pad their own part of the input.
+            "halo": (1, 28, 28, 32, 40),
+            "halo and batch": (2, 14, 28, 16, 24),
+        },
+    ),
+    Workload(
+        "conv nhwc constant weights",
+        "cpu.Conv",
+        conv2d_nhwc,
+        {"aligned": (1, 14, 14, 32, 64), "ragged": (2, 12, 10, 3, 20)},
+        constants=(1,),
     ),
     Workload("conv 1-d", "cpu.Conv", conv1d, {"aligned": (1, 16, 32, 16), "prime": (2, 3, 17, 5)}),
     Workload("conv 3-d", "cpu.Conv", conv3d, {"aligned": (1, 4, 4, 8, 8, 16), "prime": (1, 3, 3, 5, 7, 5)}),
     Workload("conv transposed", "cpu.Conv", conv2d_transposed, {"odd": (1, 8, 5, 6, 8)}),
-    Workload("depthwise nhwc", "cpu.Conv", depthwise_nhwc, {"aligned": (1, 8, 8, 32), "odd": (2, 5, 7, 6)}),
+    Workload(
+        "depthwise nhwc",
+        "cpu.Conv",
+        depthwise_nhwc,
+        {"aligned": (1, 8, 8, 32), "odd": (2, 5, 7, 6), "halo": (1, 24, 30, 64), "short": (1, 2, 60, 200)},
+    ),
     Workload("sum of rows", "cpu.Reduction", reduce("sum", 1), _ROW, (*FLOATS, "int32")),
     Workload("sum of columns", "cpu.Reduction", reduce("sum", 0), _ROW, ("float32", "float16")),
     Workload("sum of squares", "cpu.Reduction", sum_squares, _ROW),
@@ -466,6 +490,12 @@ WORKLOADS = [
     Workload("softmax of columns", "cpu.Reduction", softmax(0), _FEW),
     Workload("layer norm", "cpu.Reduction", layer_norm, _FEW),
     Workload("rms norm", "cpu.Reduction", rms_norm, _FEW),
+    Workload(
+        "log softmax", "cpu.Reduction", log_softmax, {**_FEW, "dynamic rows": (None, 64), "odd": (5, 40)}
+    ),
+    Workload(
+        "softmax of four", "cpu.Reduction", softmax(-1), {"odd": (2, 3, 5, 48), "dynamic": (None, 3, 5, 64)}
+    ),
     Workload("max pool", "cpu.Reduction", pool("max"), {"aligned": (1, 4, 16, 32), "odd": (2, 3, 7, 9)}),
     Workload("average pool", "cpu.Reduction", pool("avg"), {"aligned": (1, 4, 16, 32), "odd": (2, 3, 7, 9)}),
     Workload(
@@ -478,7 +508,10 @@ WORKLOADS = [
     Workload("broadcast", "cpu.Elementwise", broadcast, _ROW),
     Workload("transpose", "cpu.Elementwise", transpose(1, 0), _ROW),
     Workload(
-        "transpose of three", "cpu.Elementwise", transpose(0, 2, 1), {"odd": (3, 16, 5), "one": (1, 1, 7)}
+        "transpose of three",
+        "cpu.Elementwise",
+        transpose(0, 2, 1),
+        {"odd": (3, 16, 5), "one": (1, 1, 7), "aligned": (2, 24, 40), "staged": (1, 1024, 1032)},
     ),
     Workload("pad", "cpu.Elementwise", pad, {k: v for k, v in _ROW.items() if k != "zero"}),
     Workload("strided slice", "cpu.Elementwise", strided, {"aligned": (16, 64), "prime": (7, 37)}),

@@ -274,3 +274,15 @@ def test_same_input_same_bytes_in_every_process():
         )
         digests.add(done.stdout.strip())
     assert len(digests) == 1
+
+
+def test_selects_between_loads_on_positions_stay_in_bounds():
+    # The simplifier turns Y[i % 14] into Y[i] under i // 14 == 0; a Select would load it for every i.
+    x = te.placeholder((30, 64), "float32", "X")
+    rows = te.compute(
+        (4, 14, 64),
+        lambda p, y, c: tirx.Select(p == 0, x[y * 2, c] - x[y * 2 + 2, c], x[y * 2 + 1, c]),
+        "rows",
+    )
+    script = apply(module(main=te.create_prim_func([x, rows])))["main"].script()
+    assert "if_then_else" in script and "Select" not in script

@@ -46,7 +46,8 @@ def test_taken_by_a_rule_for_it(name, index):
     rule, decision = decide(func, target)
     assert rule.name != "cpu.Fallback"
     stages = stage_function(FuncView.of(func)).stages
-    for stage, plan in zip(stages, decision.plan.stages, strict=True):
+    row_by_row = decision.plan.title == "rowwise"
+    for stage, plan in zip(stages, decision.plan.stages, strict=not row_by_row):
         if isinstance(plan, SerialPlan):
             assert stage.anchor.volume() <= LIGHT, f"a heavy nest stays serial: {plan.reason}"
     scheduled = rule.build(func, decision, decision.plan).mod["main"].script()

@@ -22,6 +22,12 @@ MAX_UNROLLED_FMA = 32
 # multiply-adds; and for each accumulator, that is zeroed, goes through the epilogue and is stored.
 TILE_CYCLES = 40
 ACCUMULATOR_CYCLES = 3
+# Bytes a cycle that a core may count on from its L2 cache beside the multiply-adds (Intel states 64 for its
+# cores since Skylake-SP): tiles that want 22 ran as fast as those that want 13, tiles that want 34 did not.
+L2_BYTES_PER_CYCLE = 24
+# Cycles on top of the FMA's latency between two uses of an accumulator: exactly as many accumulators as the
+# latency asks for never run at full rate.
+LATENCY_SLACK = 1
 # The steps along k that stand for an unknown number of them.
 TYPICAL_DEPTH = 256
 # Loads a cycle of the cores that have a table entry.
@@ -91,7 +97,16 @@ def kernel_cycles(rows: int, vectors: int, row_loads: int, vector_loads: int, ma
     """Cycles of one step along k of a tile: the slowest of FMA ports, load ports and FMA latency."""
     fma = rows * vectors
     loads = row_loads + vector_loads
-    return max(fma / machine.fma_ports, loads / LOAD_PORTS, machine.fma_latency)
+    return max(fma / machine.fma_ports, loads / LOAD_PORTS, machine.fma_latency + LATENCY_SLACK)
+
+
+def stream_cycles(rows: int, columns: int, depth: int | None, item_bytes: int, machine: CpuMachine) -> float:
+    """Cycles in which the L2 cache delivers one step along k of a contraction's two panels; none where both
+    stay in the L1 cache."""
+    step = (rows + columns) * item_bytes
+    if step * (depth or TYPICAL_DEPTH) <= machine.l1_bytes // 2:
+        return 0.0
+    return step / L2_BYTES_PER_CYCLE
 
 
 def choose_tile(
@@ -114,7 +129,7 @@ def choose_tile(
     """
     widths = [w for w in powers_of_two(lanes) if column_extent % w == 0] if exact else [lanes]
     candidates = [
-        _tile(row_extent, column_extent, rows, vectors, width, machine, broadcast_rows, depth)
+        _tile(row_extent, column_extent, rows, vectors, width, lanes, machine, broadcast_rows, depth)
         for width in widths
         for vectors in range(1, MAX_VECTORS + 1)
         for rows in range(1, MAX_ROWS + 1)
@@ -132,6 +147,7 @@ def _tile(
     rows: int,
     vectors: int,
     width: int,
+    lanes: int,
     machine: CpuMachine,
     broadcast_rows: bool,
     depth: int | None,
@@ -140,7 +156,11 @@ def _tile(
     vector_loads = vectors if broadcast_rows else rows * vectors
     steps = ceil_div(row_extent, rows) * ceil_div(column_extent, width * vectors)
     fixed = (TILE_CYCLES + ACCUMULATOR_CYCLES * rows * vectors) / max(1, depth or TYPICAL_DEPTH)
-    cycles = steps * (kernel_cycles(rows, vectors, row_loads, vector_loads, machine) + fixed)
+    step = kernel_cycles(rows, vectors, row_loads, vector_loads, machine)
+    if broadcast_rows:
+        item = max(1, machine.vector_bits // 8 // lanes)
+        step = max(step, stream_cycles(rows, width * vectors, depth, item, machine))
+    cycles = steps * (step + fixed)
     elements = max(1, row_extent) * max(1, column_extent)
     return RegisterTile(rows, vectors, width, row_loads + vector_loads, cycles / elements)
 

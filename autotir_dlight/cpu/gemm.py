@@ -63,20 +63,21 @@ class _Gemm:
     column_at: int = 0
 
 
-def schedule_packed(nest: Nest, plan: PackedPlan) -> None:
-    """Apply ``plan`` to the anchor and its epilogue."""
+def schedule_packed(nest: Nest, plan: PackedPlan) -> LoopRV | None:
+    """Apply ``plan`` to the anchor and its epilogue; returns the parallel loop."""
     gemm = _to_gemm(nest, plan)
     sch = nest.sch
     _panel_layouts(nest, plan, gemm)
     outer, reduce = _tile_loops(nest, plan, gemm)
-    sch.set_scope(gemm.anchor, 0, "local")
+    sch.set_scope(gemm.anchor, 0, nest.tile_scope(plan.rows * plan.columns_tile))
     sch.reverse_compute_at(gemm.final, outer[-1])
     _write_tile(sch, plan, gemm, len(outer))
     _vectorise(sch, gemm.anchor, plan, gemm)
     _place_packs(nest, plan, gemm, outer)
-    steps.parallelise(sch, outer[: plan.parallel])
+    tasks = steps.parallelise(sch, outer[: plan.parallel])
     init = sch.decompose_reduction(gemm.anchor, reduce)
     _vectorise(sch, init, plan, gemm)
+    return tasks
 
 
 def _to_gemm(nest: Nest, plan: PackedPlan) -> _Gemm:

@@ -9,10 +9,13 @@ from typing import Any
 from .._tvm import SBlockRV, Schedule
 from ..blocks import FuncView
 from ..knobs import Draw
-from ..machine import CpuMachine
+from ..machine import CpuMachine, dtype_bits
 from ..patterns import Contraction, Stage
 from ..rule import Reject
 from .blocking import worth_parallel
+
+# Buffers of fewer bytes stand on the stack (``kMaxStackAlloca`` in TVM's ``device_api.h``).
+STACK_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,15 @@ class Nest:
     @property
     def stage(self) -> Stage:
         return self.match.stage
+
+    def tile_scope(self, elements: int) -> str:
+        """The storage scope of a register tile of that many elements of the result's type.
+
+        Inside a parallel loop TVM takes a ``"local"`` buffer from its workspace pool, whatever its size; one
+        in ``"global"`` of less than 1 KiB stands on the stack, from where LLVM moves it into registers.
+        """
+        size = elements * max(1, dtype_bits(self.stage.anchor.writes[0].dtype) // 8)
+        return "global" if size < STACK_BYTES else "local"
 
 
 def lanes_of(match: StageMatch, dtype: str) -> int:

@@ -25,10 +25,10 @@ no im2col at all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from ..blocks import Access
+from ..blocks import Access, Block
 from ..knobs import Knob, knob
 from ..machine import dtype_bits
 from ..patterns import Contraction
@@ -41,6 +41,7 @@ from .blocking import (
     parallel_prefix,
     widest_dividing,
 )
+from .halo import padded_read, worth_attaching
 from .map import flat
 from .nest import StageMatch, is_parallel, result_lanes
 
@@ -49,7 +50,9 @@ GATHER_CYCLES = 1.5
 # The row extent that stands for a symbolic one when tiles are ranked.
 TYPICAL_ROWS = 64
 # Bytes after which addresses fall into the same set of an L1 cache: 64 sets of 64-byte lines, so that a
-# cache of 32 KiB has 8 ways; two of them are left to the columns.
+# cache of 32 KiB has 8 ways. The rows may take a third of them (8 rows of a 1024³ product, all in one set,
+# ran a tenth slower than packed ones); through a window all but two, as packing would copy each element many
+# times over.
 SET_PERIOD = 4096
 COLUMN_WAYS = 2
 # The part of the L2 cache that a block of rows and its result may fill; the rest is for the column panels
@@ -65,7 +68,7 @@ class PackedPlan:
     ``rows_in_place``: the row operand is not packed. ``columns_outer``: one column panel at a time meets all
     rows; else a block of ``row_block`` row tiles (``None``: a single one) meets all column panels.
     ``pack_inside``: the streamed operand is packed a panel at a time inside the parallel loop, else all of
-    it beforehand.
+    it beforehand. ``attach``: the padded input is made inside the parallel loop.
     """
 
     kind: str
@@ -84,6 +87,7 @@ class PackedPlan:
     cut_edges: bool
     parallel: int
     cost: int
+    attach: bool = False
 
     @property
     def columns_tile(self) -> int:
@@ -119,7 +123,7 @@ def plan_packed(match: StageMatch) -> PackedPlan | None:
     pack_lanes = _pack_lanes(match, roles, columns, lanes)
     gather = 1.0 / pack_lanes if pack_lanes > 1 else GATHER_CYCLES
     packing = 0.0 if constant_columns else gather / (rows or TYPICAL_ROWS)
-    return PackedPlan(
+    plan = PackedPlan(
         kind="packed",
         rows=tile.rows,
         vectors=tile.vectors,
@@ -137,6 +141,41 @@ def plan_packed(match: StageMatch) -> PackedPlan | None:
         parallel=parallel,
         cost=round(1000 * (cost + packing)),
     )
+    return _with_halo(match, roles, plan) if in_place and block_knob and parallel else plan
+
+
+def _with_halo(match: StageMatch, roles: Contraction, plan: PackedPlan) -> PackedPlan:
+    """The plan with its padded input made row block by row block, where that copies little twice."""
+    block, read = match.stage.anchor, padded_read(match)
+    batch = batch_iters(match, roles)
+    if read is None or plan.row_block is None:
+        return plan
+    row_tiles = (block.volume(roles.rows) or 1) // plan.rows
+    good: list[int] = []
+    for size in plan.row_block.choices:
+        task = _row_task(block, roles.rows, size * plan.rows)
+        tasks = row_tiles // size * (block.volume(batch) or 1)
+        if task is not None and worth_attaching(match, read, task | dict.fromkeys(batch, 1), tasks):
+            good.append(size)
+    if not good:
+        return plan
+    best = max((g for g in good if g <= plan.row_block.value), default=good[0])
+    why = "row tiles whose padded input stays in the L2 cache and leave every core some"
+    return replace(plan, row_block=knob(best, good, why), parallel=len(batch) + 1, attach=True)
+
+
+def _row_task(block: Block, rows: tuple[int, ...], count: int) -> dict[int, int] | None:
+    """The extents of ``count`` neighbouring rows as iterators; ``None`` where they are no box."""
+    task: dict[int, int] = {}
+    for i in reversed(rows):
+        extent = block.extent(i) or 1
+        if count % extent == 0:
+            task[i], count = extent, count // extent
+        elif extent % count == 0:
+            task[i], count = count, 1
+        else:
+            return None
+    return task if count == 1 else None
 
 
 def _choose(
@@ -182,7 +221,8 @@ def rows_spread(match: StageMatch, roles: Contraction, rows: int) -> bool:
     last = [i for i in roles.rows if block.extent(i) != 1][-1]
     distance = (read.stride(last) or 0) * max(1, dtype_bits(read.dtype) // 8)
     sets = SET_PERIOD // gcd(distance, SET_PERIOD)
-    return ceil_div(rows, sets) <= match.machine.l1_bytes // SET_PERIOD - COLUMN_WAYS
+    ways = match.machine.l1_bytes // SET_PERIOD
+    return ceil_div(rows, sets) <= (ways - COLUMN_WAYS if roles.window else ways // 3)
 
 
 def _row_bytes(match: StageMatch, roles: Contraction, in_place: bool) -> int:

@@ -12,21 +12,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import steps
-from .._tvm import SBlockRV, Schedule
+from .._tvm import LoopRV, SBlockRV, Schedule
 from ..blocks import FuncView
 from ..knobs import Draw
 from ..machine import CpuMachine, dtype_bits
 from ..patterns import Stage, Staging, stage_function
 from ..rule import Reject, Rule
+from .dot import DotPlan, plan_dot
+from .dot_nest import schedule_dot
 from .gemm import schedule_packed
+from .halo import HaloPlan, attach, padded_read
 from .map import MapPlan, SerialPlan, plan_map, plan_nested, schedule_map
 from .nest import Nest, StageMatch, facts, lanes_of
 from .packed import PackedPlan, plan_packed, row_run, rows_spread
 from .rows import RowPlan, is_row_reduction, plan_rows, schedule_rows
+from .rowwise import RowwisePlan, chain_of, plan_rowwise, schedule_rowwise
 from .tile import TilePlan, plan_tile
 from .tile_nest import schedule_tile
+from .transpose import TransposePlan, plan_transpose, schedule_transpose
 
-StagePlan = MapPlan | SerialPlan | RowPlan | TilePlan | PackedPlan
+StagePlan = (
+    MapPlan | SerialPlan | RowPlan | TilePlan | PackedPlan | DotPlan | RowwisePlan | TransposePlan | HaloPlan
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,11 @@ class FunctionMatch:
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """One plan a stage, in program order, and one an epilogue that keeps a nest of its own."""
+    """One plan a stage, in program order, and one an epilogue that keeps a nest of its own.
+
+    A :class:`RowwisePlan` stands alone, for all stages. A stage with a :class:`HaloPlan` runs inside the
+    parallel loop of the next one.
+    """
 
     stages: tuple[StagePlan, ...]
     epilogues: tuple[MapPlan | SerialPlan | None, ...]
@@ -57,7 +68,7 @@ class FunctionPlan:
 
 def fuses_epilogue(plan: StagePlan) -> bool:
     """Whether this kind of plan runs the epilogue on its tiles."""
-    return isinstance(plan, PackedPlan) or (isinstance(plan, TilePlan) and bool(plan.columns))
+    return isinstance(plan, PackedPlan | DotPlan) or (isinstance(plan, TilePlan) and bool(plan.columns))
 
 
 def stage_plans(match: StageMatch) -> list[StagePlan]:
@@ -66,7 +77,8 @@ def stage_plans(match: StageMatch) -> list[StagePlan]:
     if stage.kind == "serial":
         return [plan_nested(match)]
     if stage.kind == "map":
-        return [plan_map(match)]
+        moved = plan_transpose(match)
+        return [plan_map(match)] if moved is None else [moved, plan_map(match)]
     rows = [plan_rows(match)] if is_row_reduction(match) else []
     if stage.kind == "reduction":
         return [rows[0] if rows else plan_tile(match)]
@@ -78,7 +90,10 @@ def stage_plans(match: StageMatch) -> list[StagePlan]:
         ranked.append((packed.cost, 0, packed))
     ranked.extend((row_cost(match), 2, r) for r in rows)
     ranked.sort(key=lambda entry: entry[:2])
-    return [plan for _, _, plan in ranked] or [tile]
+    dot = plan_dot(match)
+    # One instruction does the work of two to four of the other plans' ones: nothing to weigh.
+    first: list[StagePlan] = [] if dot is None else [dot]
+    return [*first, *(plan for _, _, plan in ranked)] or [tile]
 
 
 # Bytes between the rows of a power-of-two matrix that fall into the same set of the L1 and L2 caches.
@@ -141,6 +156,9 @@ class StagedRule(Rule):
         choices = [stage_plans(match.stage_match(s)) for s in match.staging.stages]
         best = tuple(c[0] for c in choices)
         plans = [self._function_plan(match, best)]
+        whole = plan_rowwise(match.view, match.staging, machine)
+        if whole is not None:
+            plans.insert(0, FunctionPlan((whole,), ()))
         for position in match.about:
             for other in choices[position][1:]:
                 changed = (*best[:position], other, *best[position + 1 :])
@@ -154,7 +172,7 @@ class StagedRule(Rule):
             epilogues.append(
                 plan_map(match.stage_match(stage.epilogue)) if apart and stage.epilogue else None
             )
-        return FunctionPlan(stages, tuple(epilogues))
+        return FunctionPlan(_with_halos(match, stages), tuple(epilogues))
 
     def schedule(self, sch: Schedule, match: FunctionMatch, plan: FunctionPlan, draw: Draw) -> None:
         handles = steps.block_handles(sch)
@@ -162,10 +180,19 @@ class StagedRule(Rule):
             sch.compute_inline(handles[index])
         if any(isinstance(p, RowPlan) for p in plan.stages):
             _wrap_single_elements(sch, match, handles)
+        if isinstance(plan.stages[0], RowwisePlan):
+            schedule_rowwise(sch, chain_of(match.staging), plan.stages[0], handles, draw)
+            return
+        waiting: list[tuple[SBlockRV, HaloPlan]] = []
         for stage, stage_plan, apart in zip(match.staging.stages, plan.stages, plan.epilogues):
+            if isinstance(stage_plan, HaloPlan):
+                waiting.append((handles[stage.anchor.index], stage_plan))
+                continue
             epilogue = None if stage.epilogue is None else handles[stage.epilogue.anchor.index]
             nest = Nest(sch, match.stage_match(stage), handles[stage.anchor.index], epilogue, draw)
-            schedule_stage(nest, stage_plan)
+            tasks = schedule_stage(nest, stage_plan)
+            while waiting and tasks is not None:
+                attach(sch, *waiting.pop(), tasks)
             if apart is not None and stage.epilogue is not None and epilogue is not None:
                 schedule_stage(_epilogue_nest(nest, match, stage.epilogue, epilogue), apart)
 
@@ -193,15 +220,32 @@ def _epilogue_nest(nest: Nest, match: FunctionMatch, stage: Stage, handle: SBloc
     return Nest(nest.sch, match.stage_match(stage), handle, None, nest.draw)
 
 
-def schedule_stage(nest: Nest, plan: StagePlan) -> None:
-    """Apply one stage's plan."""
+def _with_halos(match: FunctionMatch, stages: tuple[StagePlan, ...]) -> tuple[StagePlan, ...]:
+    """``stages`` with those that make the padded input of the next one, task by task, planned so."""
+    planned = list(stages)
+    for position, (stage, plan) in enumerate(zip(match.staging.stages[1:], stages[1:])):
+        if isinstance(plan, TilePlan | PackedPlan) and plan.attach:
+            read = padded_read(match.stage_match(stage))
+            made, before = match.staging.stages[position].anchor.writes, stages[position]
+            if read is not None and made[0].buffer.same_as(read.buffer):
+                planned[position] = HaloPlan("halo", before.lanes if isinstance(before, MapPlan) else 1)
+    return tuple(planned)
+
+
+def schedule_stage(nest: Nest, plan: StagePlan) -> LoopRV | None:
+    """Apply one stage's plan; returns the parallel loop of a tiled one."""
     if isinstance(plan, MapPlan):
         schedule_map(nest, plan)
+    elif isinstance(plan, TransposePlan):
+        schedule_transpose(nest, plan)
     elif isinstance(plan, RowPlan):
         schedule_rows(nest, plan)
     elif isinstance(plan, TilePlan):
-        schedule_tile(nest, plan)
+        return schedule_tile(nest, plan)
     elif isinstance(plan, PackedPlan):
-        schedule_packed(nest, plan)
+        return schedule_packed(nest, plan)
+    elif isinstance(plan, DotPlan):
+        schedule_dot(nest, plan)
     elif nest.stage.anchor.is_reduction and not nest.stage.anchor.opaque:
         steps.separate_init(nest.sch, nest.anchor, nest.stage.anchor)
+    return None

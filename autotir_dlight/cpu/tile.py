@@ -19,7 +19,8 @@ LLVM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from ..blocks import Access, Block
 from ..expressions import floor_divisors
@@ -27,10 +28,12 @@ from .blocking import (
     MAX_UNROLLED_FMA,
     RegisterTile,
     choose_tile,
+    divisors,
     nearest_divisor,
     parallel_prefix,
     unrolled_reduce,
 )
+from .halo import padded_read, worth_attaching
 from .map import SerialPlan, contiguous, flat
 from .nest import StageMatch, is_parallel, result_lanes
 
@@ -44,7 +47,8 @@ class TilePlan:
 
     ``lanes`` 1 leaves a loop of ``vectors`` elements to LLVM; ``unroll`` reductions then stand inside it, or
     none and it runs over a row buffer. ``pack_rows`` packs the broadcast operand, a constant, into
-    ``[row tile][k][rows]`` once, at compile time.
+    ``[row tile][k][rows]`` once, at compile time. ``step``: so many positions of the last outer iterator are
+    one task. ``attach``: the padded input is made inside the parallel loop.
     """
 
     kind: str
@@ -57,6 +61,8 @@ class TilePlan:
     parallel: int
     pack_rows: bool
     cost: int
+    step: int = 1
+    attach: bool = False
 
 
 def column_run(match: StageMatch) -> tuple[int, ...]:
@@ -179,8 +185,7 @@ def _tile_plan(
     if broadcast and stage.contraction is not None:
         read = stage.reads[stage.contraction.row_read]
         pack = match.view.is_constant_weight(read.buffer) and read.affine
-    cost = round(1000 * tile.cost)
-    return TilePlan(
+    plan = TilePlan(
         "tile",
         row,
         run,
@@ -190,8 +195,30 @@ def _tile_plan(
         unrolled_reduce(extents, body),
         parallel,
         pack,
-        cost,
+        round(1000 * tile.cost),
     )
+    return _with_halo(match, plan, tile) if parallel else plan
+
+
+def _with_halo(match: StageMatch, plan: TilePlan, tile: RegisterTile) -> TilePlan:
+    """The plan with its padded input made task by task, where that copies little twice."""
+    block, read = match.stage.anchor, padded_read(match)
+    outer = outer_iters(block, plan.columns, plan.row)
+    extents = [block.extent(i) for i in outer]
+    columns = block.volume(plan.columns)
+    if read is None or None in extents or columns is None:
+        return plan
+    # Whole rows first: short pieces of rows are slow to copy.
+    for columns_split in (False, True) if len(plan.columns) == 1 else (False,):
+        for step in divisors(extents[-1] or 1) if outer else [1]:
+            task = dict.fromkeys(outer, 1) | ({outer[-1]: step} if outer else {})
+            tasks = prod(e or 1 for e in extents) // step
+            if columns_split:
+                task[plan.columns[0]] = tile.columns
+                tasks *= columns // tile.columns
+            if worth_attaching(match, read, task, tasks):
+                return replace(plan, step=step, attach=True, parallel=len(outer) + columns_split)
+    return plan
 
 
 def outer_iters(block: Block, run: tuple[int, ...], row: int) -> list[int]:

@@ -9,19 +9,11 @@ from .nest import Nest
 from .tile import TilePlan, outer_iters
 
 
-def schedule_tile(nest: Nest, plan: TilePlan) -> None:
-    """Apply ``plan`` to the anchor and its epilogue."""
-    sch, block = nest.sch, nest.stage.anchor
+def schedule_tile(nest: Nest, plan: TilePlan) -> LoopRV | None:
+    """Apply ``plan`` to the anchor and its epilogue; returns the parallel loop."""
     if not plan.columns:
-        loops = steps.iter_loops(sch, nest.anchor, block)
-        live = [it for it in block.iters if it.loop >= 0]
-        spatial = [loop for loop, it in zip(loops, live) if it.kind == "S"]
-        reduce = [loop for loop, it in zip(loops, live) if it.kind == "R"]
-        sch.reorder(*spatial, *reduce)
-        steps.parallelise(sch, spatial[: plan.parallel])
-        if reduce:
-            sch.decompose_reduction(nest.anchor, reduce[0])
-        return
+        return _outer_parallel(nest, plan)
+    sch = nest.sch
     if plan.pack_rows:
         _pack_rows(nest, plan)
     final = _accumulate_locally(nest, plan)
@@ -32,10 +24,24 @@ def schedule_tile(nest: Nest, plan: TilePlan) -> None:
     for loop in unrolled:
         sch.unroll(loop)
     _vectorise_tile(sch, nest.anchor, plan)
-    if plan.parallel:
-        steps.parallelise(sch, outer[: plan.parallel])
+    tasks = steps.parallelise(sch, outer[: plan.parallel])
     init = sch.decompose_reduction(nest.anchor, reduce[0])
     _vectorise_tile(sch, init, plan)
+    return tasks
+
+
+def _outer_parallel(nest: Nest, plan: TilePlan) -> LoopRV | None:
+    """Parallel over the spatial loops, the reduction as it is."""
+    sch, block = nest.sch, nest.stage.anchor
+    loops = steps.iter_loops(sch, nest.anchor, block)
+    live = [it for it in block.iters if it.loop >= 0]
+    spatial = [loop for loop, it in zip(loops, live) if it.kind == "S"]
+    reduce = [loop for loop, it in zip(loops, live) if it.kind == "R"]
+    sch.reorder(*spatial, *reduce)
+    tasks = steps.parallelise(sch, spatial[: plan.parallel])
+    if reduce:
+        sch.decompose_reduction(nest.anchor, reduce[0])
+    return tasks
 
 
 def _pack_rows(nest: Nest, plan: TilePlan) -> None:
@@ -61,11 +67,8 @@ def _pack_rows(nest: Nest, plan: TilePlan) -> None:
 def _accumulate_locally(nest: Nest, plan: TilePlan) -> SBlockRV:
     """Give the anchor's result a local buffer; returns the block that writes the tile out."""
     sch = nest.sch
-    if nest.epilogue is None:
-        final = sch.cache_write(nest.anchor, 0, "local")
-    else:
-        sch.set_scope(nest.anchor, 0, "local")
-        final = nest.epilogue
+    final = sch.cache_write(nest.anchor, 0, "global") if nest.epilogue is None else nest.epilogue
+    sch.set_scope(nest.anchor, 0, nest.tile_scope(plan.rows * plan.vectors * plan.lanes))
     if len(plan.columns) > 1:
         steps.fuse_columns(sch, nest.anchor, final, nest.stage.anchor, plan.columns)
     return final
@@ -79,7 +82,12 @@ def _tile_loops(nest: Nest, plan: TilePlan) -> tuple[list[LoopRV], list[LoopRV]]
     tiles, *inner = sch.split(
         column, [None, plan.vectors, plan.lanes] if plan.lanes > 1 else [None, plan.vectors]
     )
-    outer = [loops[i] for i in outer_iters(block, plan.columns, plan.row)] + [tiles]
+    outer = [loops[i] for i in outer_iters(block, plan.columns, plan.row)]
+    if plan.step > 1:
+        blocks, step = sch.split(outer.pop(), [None, plan.step])
+        outer += [blocks, tiles, step]
+    else:
+        outer.append(tiles)
     if plan.row >= 0:
         row_tiles, rows = sch.split(loops[plan.row], [None, plan.rows])
         outer.append(row_tiles)
