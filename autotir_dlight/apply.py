@@ -14,9 +14,9 @@ from ._tvm import IRModule, PassContext, ScheduleRule, Target, module_pass, tirx
 from .blocks import FuncView
 from .errors import RuleBug, last_line
 from .knobs import knob_values
+from .normalise import normalise
 from .report import FunctionReport, Report, Verdict
 from .rule import Decision, Reject, Rule, plan_structure
-from .selects import guard_loads
 
 logger = logging.getLogger("autotir_dlight")
 
@@ -128,7 +128,7 @@ def _schedule_one(func: Any, rules: list[ScheduleRule], entry: FunctionReport) -
         return None
     target = function_target(func)
     start = time.perf_counter()
-    func = guard_loads(func)
+    func = normalise(func)
     view = FuncView.of(func)
     for rule in rules:
         if not rule.is_target_available(target):

@@ -9,6 +9,9 @@ from typing import Any
 from ._tvm import LoopRV, SBlockRV, Schedule, tirx
 from .blocks import Block, as_int
 
+# Bytes of a page of memory on every machine that there are rules for.
+PAGE_BYTES = 4096
+
 PARTITION_HINT = "pragma_loop_partition_hint"
 
 

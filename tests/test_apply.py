@@ -286,3 +286,13 @@ def test_selects_between_loads_on_positions_stay_in_bounds():
     )
     script = apply(module(main=te.create_prim_func([x, rows])))["main"].script()
     assert "if_then_else" in script and "Select" not in script
+
+
+def test_quotients_that_are_always_zero_hide_no_product():
+    # A convolution written for any number of groups, with one: c // 32 is zero for all 32 channels.
+    x, w = te.placeholder((28, 64), "float32", "X"), te.placeholder((64, 32), "float32", "W")
+    k = te.reduce_axis((0, 64), "k")
+    y = te.compute((28, 32), lambda i, c: te.sum(x[i, c // 32 * 64 + k] * w[k, c], k), "Y")
+    report = dl.Report()
+    apply(module(main=te.create_prim_func([x, w, y])), report=report)
+    assert report["main"].rule == "cpu.Matmul"

@@ -28,11 +28,25 @@ def conv(channels, size):
     return te.create_prim_func([x, w, topi.nn.relu(topi.nn.conv2d_nchw(x, w, 1, 1, 1))])
 
 
+def conv_nhwc(channels, size):
+    x = te.placeholder((1, size, size, channels), name="x")
+    w = te.placeholder((3, 3, channels, 64), name="w")
+    y = topi.nn.relu(topi.nn.conv(x, w, 1, 1, 1, 1, "NHWC", "HWIO"))
+    return te.create_prim_func([x, w, y]).with_attr("layout_free_buffers", [1])
+
+
+def gemv(n):
+    x, w = te.placeholder((1, n), name="x"), te.placeholder((n, n), name="w")
+    return te.create_prim_func([x, w, topi.matmul(x, w)])
+
+
 WORKLOADS = {
     "matmul 256": lambda: matmul(256),
     "matmul 250, packed": lambda: matmul(250),
     "conv 3x3, in place": lambda: conv(32, 32),
     "conv 3x3, packed": lambda: conv(32, 14),
+    "conv 3x3, channels last": lambda: conv_nhwc(32, 28),
+    "gemv, streamed": lambda: gemv(4096),
 }
 
 

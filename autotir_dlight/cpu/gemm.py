@@ -14,7 +14,8 @@ from typing import Any
 from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from .nest import Nest
-from .packed import PackedPlan, batch_iters, reduce_groups, row_iters
+from .packed import PackedPlan
+from .row_operand import batch_iters, reduce_groups, row_iters
 
 Mapping = Callable[..., list[Any]]
 
@@ -205,6 +206,8 @@ def _tile_loops(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> tuple[list[LoopRV]
     outer = [*batch, *order]
     sch.reorder(*outer, *rest, *rows[1:], vectors, lanes)
     if plan.rows_in_place:
+        if plan.unroll and len(rest) > 1:
+            sch.unroll(rest[-1])
         return outer, rest[0]
     # Panels are contiguous along k whatever it is made of: one loop, one pointer step.
     return outer, steps.fuse(sch, rest)

@@ -24,15 +24,27 @@ from .gemm import schedule_packed
 from .halo import HaloPlan, attach, padded_read
 from .map import MapPlan, SerialPlan, plan_map, plan_nested, schedule_map
 from .nest import Nest, StageMatch, facts, lanes_of
-from .packed import PackedPlan, plan_packed, row_run, rows_spread
+from .packed import PackedPlan, plan_packed
+from .row_operand import row_run, rows_spread
 from .rows import RowPlan, is_row_reduction, plan_rows, schedule_rows
-from .rowwise import RowwisePlan, chain_of, plan_rowwise, schedule_rowwise
+from .rowwise import RowwisePlan, chain_of, plan_rowwise
+from .rowwise_nest import schedule_rowwise
+from .stream import StreamPlan, plan_stream, schedule_stream
 from .tile import TilePlan, plan_tile
 from .tile_nest import schedule_tile
 from .transpose import TransposePlan, plan_transpose, schedule_transpose
 
 StagePlan = (
-    MapPlan | SerialPlan | RowPlan | TilePlan | PackedPlan | DotPlan | RowwisePlan | TransposePlan | HaloPlan
+    MapPlan
+    | SerialPlan
+    | RowPlan
+    | TilePlan
+    | PackedPlan
+    | DotPlan
+    | StreamPlan
+    | RowwisePlan
+    | TransposePlan
+    | HaloPlan
 )
 
 
@@ -68,7 +80,9 @@ class FunctionPlan:
 
 def fuses_epilogue(plan: StagePlan) -> bool:
     """Whether this kind of plan runs the epilogue on its tiles."""
-    return isinstance(plan, PackedPlan | DotPlan) or (isinstance(plan, TilePlan) and bool(plan.columns))
+    return isinstance(plan, PackedPlan | DotPlan | StreamPlan) or (
+        isinstance(plan, TilePlan) and bool(plan.columns)
+    )
 
 
 def stage_plans(match: StageMatch) -> list[StagePlan]:
@@ -92,7 +106,8 @@ def stage_plans(match: StageMatch) -> list[StagePlan]:
     ranked.sort(key=lambda entry: entry[:2])
     dot = plan_dot(match)
     # One instruction does the work of two to four of the other plans' ones: nothing to weigh.
-    first: list[StagePlan] = [] if dot is None else [dot]
+    stream = plan_stream(match)
+    first: list[StagePlan] = [p for p in (dot, stream) if p is not None]
     return [*first, *(plan for _, _, plan in ranked)] or [tile]
 
 
@@ -130,7 +145,7 @@ def row_cost(match: StageMatch) -> int:
 class StagedRule(Rule):
     """A CPU rule that takes a function when :meth:`wanted` says so of one of its stages."""
 
-    knob_names = frozenset({"inner", "width", "row_block"})
+    knob_names = frozenset({"inner", "width", "row_block", "steps"})
 
     def wanted(self, match: StageMatch) -> bool | Reject:
         """Whether this stage is what the rule is about, or why it is not."""
@@ -244,6 +259,8 @@ def schedule_stage(nest: Nest, plan: StagePlan) -> LoopRV | None:
         return schedule_tile(nest, plan)
     elif isinstance(plan, PackedPlan):
         return schedule_packed(nest, plan)
+    elif isinstance(plan, StreamPlan):
+        return schedule_stream(nest, plan)
     elif isinstance(plan, DotPlan):
         schedule_dot(nest, plan)
     elif nest.stage.anchor.is_reduction and not nest.stage.anchor.opaque:

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The row operand of a contraction: whether it can be read in place, and how much of it stays in a cache."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+
+from ..blocks import Block
+from ..knobs import Knob, knob
+from ..machine import dtype_bits
+from ..patterns import Contraction
+from .blocking import TASKS_PER_CORE, RegisterTile, ceil_div, divisors
+from .map import flat
+from .nest import StageMatch
+
+# Bytes after which addresses fall into the same set of an L1 cache: 64 sets of 64-byte lines, so that a
+# cache of 32 KiB has 8 ways. The rows may take a third of them (8 rows of a 1024³ product, all in one set,
+# ran a tenth slower than packed ones); through a window all but two, as packing would copy each element many
+# times over.
+SET_PERIOD = 4096
+COLUMN_WAYS = 2
+# The part of the L2 cache that a block of rows and its result may fill; the rest is for the column panels
+# (Low et al., section 5). A quarter measured best for 1×1 convolutions of 56×56 pixels, 64 to 256 channels
+# and back, on 2 MiB.
+ROW_BLOCK_SHARE = 0.25
+# Where the column panels do not fit into it each row block streams them anew from further away: the part
+# that a block of rows alone may take (streaming rows from the L3 cache once a panel costs less than that).
+COLUMNS_OUTSIDE_SHARE = 1.5
+
+
+def row_run(match: StageMatch, roles: Contraction) -> int:
+    """How many neighbouring rows of the row operand lie at one fixed distance; 0 where there are none."""
+    block, read = match.stage.anchor, match.stage.reads[roles.row_read]
+    live = [i for i in roles.rows if block.extent(i) != 1]
+    conditional = any(i in match.stage.branch_iters for i in (*live, *roles.reduce))
+    if not live or conditional or not read.affine or block.volume(roles.rows) is None:
+        return 0
+    run, inner = block.extent(live[-1]) or 0, live[-1]
+    for i in reversed(live[:-1]):
+        if not flat(read, block, i, inner):
+            break
+        run, inner = run * (block.extent(i) or 0), i
+    return run
+
+
+def rows_spread(match: StageMatch, roles: Contraction, rows: int) -> bool:
+    """Whether a tile's rows fall into different sets of the L1 cache: a line serves several steps of k."""
+    block, read = match.stage.anchor, match.stage.reads[roles.row_read]
+    last = [i for i in roles.rows if block.extent(i) != 1][-1]
+    distance = (read.stride(last) or 0) * max(1, dtype_bits(read.dtype) // 8)
+    sets = SET_PERIOD // gcd(distance, SET_PERIOD)
+    ways = match.machine.l1_bytes // SET_PERIOD
+    return ceil_div(rows, sets) <= (ways - COLUMN_WAYS if roles.window else ways // 3)
+
+
+def row_bytes(match: StageMatch, roles: Contraction, in_place: bool) -> int:
+    """Bytes of the row operand that one row of the result reads, neighbours' reads not counted twice."""
+    block, read = match.stage.anchor, match.stage.reads[roles.row_read]
+    itemsize = max(1, dtype_bits(read.dtype) // 8)
+    packed = (block.volume(roles.reduce) or 1) * itemsize
+    rows, shape = block.volume((*roles.batch, *roles.rows)), read.shape
+    if not in_place or not rows or None in shape:
+        return packed
+    return min(packed, ceil_div(prod(d for d in shape if d is not None), rows) * itemsize)
+
+
+def rows_fit(match: StageMatch, roles: Contraction) -> bool:
+    """Whether all rows stay in the L2 cache while the column panels pass by."""
+    rows = match.stage.anchor.volume(roles.rows)
+    return rows is None or rows * row_bytes(match, roles, False) * 2 <= match.machine.l2_bytes
+
+
+def row_block(
+    match: StageMatch, roles: Contraction, tile: RegisterTile, tiles: tuple[int, int | None], in_place: bool
+) -> Knob:
+    """How many row tiles stay in the L2 cache while the column panels pass by, and all cores have work."""
+    machine, block = match.machine, match.stage.anchor
+    row_tiles, column_tiles = tiles
+    columns = block.volume(roles.columns) or 1
+    bytes_a_row, share = row_bytes(match, roles, in_place), COLUMNS_OUTSIDE_SHARE
+    if columns * row_bytes(match, roles, False) <= machine.l2_bytes // 2:
+        # The column panels stay in the cache from block to block: leave room for the result too.
+        bytes_a_row += columns * max(1, dtype_bits(block.writes[0].dtype) // 8)
+        share = ROW_BLOCK_SHARE
+    fit = int(machine.l2_bytes * share) // (tile.rows * bytes_a_row)
+    tasks = (block.volume(batch_iters(match, roles)) or 1) * row_tiles * (column_tiles or 1)
+    wanted = max(1, min(fit, tasks // (machine.cores * TASKS_PER_CORE)))
+    choices = divisors(row_tiles)
+    best = max(d for d in choices if d <= wanted)
+    return knob(best, choices, "row tiles that stay in the L2 cache and leave every core some")
+
+
+def row_task(block: Block, rows: tuple[int, ...], count: int) -> dict[int, int] | None:
+    """The extents of ``count`` neighbouring rows as iterators; ``None`` where they are no box."""
+    task: dict[int, int] = {}
+    for i in reversed(rows):
+        extent = block.extent(i) or 1
+        if count % extent == 0:
+            task[i], count = extent, count // extent
+        elif extent % count == 0:
+            task[i], count = count, 1
+        else:
+            return None
+    return task if count == 1 else None
+
+
+def row_iters(match: StageMatch, roles: Contraction) -> tuple[int, ...]:
+    """The iterators that make the rows; none where there is a single row."""
+    return () if match.stage.anchor.volume(roles.rows) == 1 else roles.rows
+
+
+def batch_iters(match: StageMatch, roles: Contraction) -> list[int]:
+    """The spatial iterators that are neither rows nor columns, in the block's order."""
+    rows = row_iters(match, roles)
+    return [i for i in match.stage.anchor.spatial if i not in rows and i not in roles.columns]
+
+
+def reduce_groups(match: StageMatch, roles: Contraction, in_place: bool) -> list[list[int]]:
+    """The reduction iterators from the outermost, those in one loop together.
+
+    Where rows are read in place the loops run along their lines, and iterators that continue each other
+    there (a window's width and its channels) share a loop.
+    """
+    block = match.stage.anchor
+    if not in_place:
+        return [[i] for i in block.reduce]
+    read = match.stage.reads[roles.row_read]
+    groups: list[list[int]] = []
+    for i in sorted(block.reduce, key=lambda i: -(read.stride(i) or 0)):
+        if groups and flat(read, block, groups[-1][-1], i):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def last_steps(match: StageMatch, roles: Contraction) -> int:
+    """The steps of the innermost loop along k where rows are read in place."""
+    return match.stage.anchor.volume(reduce_groups(match, roles, True)[-1]) or 0
