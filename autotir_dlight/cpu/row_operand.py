@@ -14,11 +14,12 @@ from .map import flat
 from .nest import StageMatch
 
 # Bytes after which addresses fall into the same set of an L1 cache: 64 sets of 64-byte lines, so that a
-# cache of 32 KiB has 8 ways. The rows may take a third of them (8 rows of a 1024³ product, all in one set,
-# ran a tenth slower than packed ones); through a window all but two, as packing would copy each element many
-# times over.
+# cache of 32 KiB has 8 ways. The rows may take a third of them, in no fewer than four sets (8 rows of a 512³
+# or 1024³ product, in two sets or one, ran a tenth slower than packed ones); through a window all but two ways,
+# as packing would copy each element many times over.
 SET_PERIOD = 4096
 COLUMN_WAYS = 2
+FEWEST_SETS = 4
 # The part of the L2 cache that a block of rows and its result may fill; the rest is for the column panels
 # (Low et al., section 5). A quarter measured best for 1×1 convolutions of 56×56 pixels, 64 to 256 channels
 # and back, on 2 MiB.
@@ -50,7 +51,9 @@ def rows_spread(match: StageMatch, roles: Contraction, rows: int) -> bool:
     distance = (read.stride(last) or 0) * max(1, dtype_bits(read.dtype) // 8)
     sets = SET_PERIOD // gcd(distance, SET_PERIOD)
     ways = match.machine.l1_bytes // SET_PERIOD
-    return ceil_div(rows, sets) <= (ways - COLUMN_WAYS if roles.window else ways // 3)
+    if roles.window:
+        return ceil_div(rows, sets) <= ways - COLUMN_WAYS
+    return sets >= FEWEST_SETS and ceil_div(rows, sets) <= ways // 3
 
 
 def row_bytes(match: StageMatch, roles: Contraction, in_place: bool) -> int:
