@@ -15,8 +15,8 @@ from .nest import StageMatch
 
 # Bytes after which addresses fall into the same set of an L1 cache: 64 sets of 64-byte lines, so that a
 # cache of 32 KiB has 8 ways. The rows may take a third of them, in no fewer than four sets (8 rows of a 512³
-# or 1024³ product, in two sets or one, ran a tenth slower than packed ones); through a window all but two ways,
-# as packing would copy each element many times over.
+# or 1024³ product, in two sets or one, ran a tenth slower than packed ones); through a window all but two
+# ways, as packing would copy each element many times over.
 SET_PERIOD = 4096
 COLUMN_WAYS = 2
 FEWEST_SETS = 4
@@ -87,9 +87,11 @@ def row_block(
         share = ROW_BLOCK_SHARE
     fit = int(machine.l2_bytes * share) // (tile.rows * bytes_a_row)
     tasks = (block.volume(batch_iters(match, roles)) or 1) * row_tiles * (column_tiles or 1)
-    wanted = max(1, min(fit, tasks // (machine.cores * TASKS_PER_CORE)))
     choices = divisors(row_tiles)
-    best = max(d for d in choices if d <= wanted)
+    busy = [d for d in choices if tasks // d >= machine.cores * TASKS_PER_CORE] or choices[:1]
+    # The nearest in ratio, not the largest that fits: a prime number of tiles would leave blocks of one, each
+    # of which streams all columns.
+    best = min(busy, key=lambda d: max(d / max(1, fit), max(1, fit) / d))
     return knob(best, choices, "row tiles that stay in the L2 cache and leave every core some")
 
 
