@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from ._tvm import SBlockRealize, TensorLoad, ir, structural_equal, structural_walk, sym, tirx
+from ._tvm import SBlock, SBlockRealize, TensorLoad, ir, structural_equal, structural_walk, sym, tirx
 from .expressions import ExprStats, branch_conditions, expr_stats, uses_any
 
 # Why a block that is a program of its own is opaque; the loops around it can still be parallel.
@@ -372,3 +372,18 @@ def _accesses(block: Any, variables: list[Any]) -> tuple[tuple[Access, ...], tup
     if any(iv.iter_type == tirx.IterVar.CommReduce for iv in block.iter_vars):
         reads = [r for r in reads if not any(r.buffer.same_as(w) for w in written)]
     return tuple(reads), tuple(writes)
+
+
+def rebuilt_block(block: Any, body: Any, iter_vars: Any = None, annotations: Any = None) -> Any:
+    """``block`` with another body, and other iterators or annotations where given."""
+    return SBlock(
+        block.iter_vars if iter_vars is None else iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations if annotations is None else annotations,
+    )

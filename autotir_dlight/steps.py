@@ -69,6 +69,13 @@ def vectorise_columns(sch: Schedule, loop: LoopRV, lanes: int) -> None:
     sch.vectorize(inner)
 
 
+def vectorise_init(sch: Schedule, init: SBlockRV) -> None:
+    """The init nest copies the split of the update's lanes: unroll the outer, vectorise the inner."""
+    unrolled, lane = sch.get_loops(init)[-2:]
+    sch.unroll(unrolled)
+    sch.vectorize(lane)
+
+
 def reads_index(sch: Schedule, handle: SBlockRV, buffer: Any) -> int:
     """The position of ``buffer`` among the block's declared reads."""
     for position, region in enumerate(sch.get(handle).reads):

@@ -22,6 +22,7 @@ import tvm_ffi
 from tvm.ir import register_op_attr
 
 from ._tvm import IRModule, PassContext, SBlock, Target, ir, module_pass, tirx
+from .blocks import rebuilt_block
 from .expressions import RECIPROCAL
 from .machine import CpuMachine
 
@@ -279,17 +280,7 @@ def _multiply_by_reciprocal(block: Any) -> Any:
 
     body = tvm_ffi.structural_map(block.body, (tirx.Div, product))
     kept = {k: v for k, v in block.annotations.items() if k != RECIPROCAL}
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        kept,
-    )
+    return rebuilt_block(block, body, annotations=kept)
 
 
 @module_pass(opt_level=0, name="autotir.VectorMath")

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from .dot import DotPlan, batch_iters
+from .gemm_form import Mapping, absorb_padding, drop_result_padding, to_gemm_form
 from .kernels.intrinsics import DotShape, dot_intrinsic, flip_intrinsic
 from .nest import Nest
-
-Mapping = Callable[..., list[Any]]
 
 
 @dataclass
@@ -56,63 +54,15 @@ def _shape(plan: DotPlan) -> DotShape:
     return DotShape(plan.kernel, plan.rows, plan.vectors, plan.steps, plan.row_first, plan.index)
 
 
-def _grouping(
-    groups: Sequence[Sequence[int]], extents: dict[int, Any], present: Sequence[int | None]
-) -> Mapping:
-    """An index map from the iterators ``present`` to one fused index a group that has any."""
-
-    def mapping(*index: Any) -> list[Any]:
-        value = dict(zip(present, index))
-        fused = []
-        for group in groups:
-            members = [i for i in group if i in value]
-            if not members:
-                continue
-            total = value[members[0]]
-            for i in members[1:]:
-                total = total * extents[i] + value[i]
-            fused.append(total)
-        return fused
-
-    return mapping
-
-
-def _index_iters(sch: Schedule, handle: SBlockRV, region: Any) -> list[int | None]:
-    """Which of the block's iterators each dimension of an access is; ``None`` for a constant of extent 1."""
-    variables = [iv.var for iv in sch.get(handle).iter_vars]
-    return [next((k for k, v in enumerate(variables) if v.same_as(r.min)), None) for r in region.region]
-
-
 def _to_gemm(nest: Nest, plan: DotPlan) -> _Dot:
     """``C[n, f, h, w] += W[f, c, r, s] * X[n, c, h+r, w+s]`` → ``C'[n, f, x] += A'[f, k] * B'[n, x, k]``."""
-    sch, stage, anchor = nest.sch, nest.stage, nest.anchor
-    roles, block = stage.contraction, stage.anchor
+    roles = nest.stage.contraction
     assert roles is not None
-    at = [steps.reads_index(sch, anchor, stage.reads[r].buffer) for r in (roles.row_read, roles.vector_read)]
-    packs = [sch.reindex(anchor, ("read", position)) for position in at]
-    final = sch.reindex(anchor, ("write", 0))
-    if nest.epilogue is not None:
-        sch.compute_inline(final)
-        final = nest.epilogue
     batch = batch_iters(nest.match, roles)
-    result_groups = [*[[i] for i in batch], list(roles.rows), list(roles.columns)]
-    groups = [*result_groups, list(plan.order)]
-    extents = {i: it.extent_expr for i, it in enumerate(block.iters)}
-    counts = []
-
-    def regroup(handle: SBlockRV, within: Sequence[Sequence[int]], present: Sequence[int | None]) -> Any:
-        return steps.index_map(sch, handle, _grouping(within, extents, present), len(present))
-
-    for pack, position in zip(packs, at):
-        present = _index_iters(sch, anchor, sch.get(anchor).reads[position])
-        counts.append(sum(i in present for i in batch))
-        sch.transform_layout(anchor, ("read", position), regroup(anchor, groups, present))
-        sch.transform_block_layout(pack, regroup(pack, groups, present))
-    written = _index_iters(sch, anchor, sch.get(anchor).writes[0])
-    sch.transform_layout(anchor, ("write", 0), regroup(anchor, result_groups, written))
-    sch.transform_block_layout(final, regroup(final, result_groups, list(block.spatial)))
-    sch.transform_block_layout(anchor, regroup(anchor, groups, list(range(len(block.iters)))))
-    return _Dot(anchor, packs[0], packs[1], final, len(batch), counts[0], counts[1])
+    spatial = [*[[i] for i in batch], list(roles.rows), list(roles.columns)]
+    form = to_gemm_form(nest, spatial, [list(plan.order)])
+    row_batch, column_batch = (sum(i in own for i in batch) for own in (form.row_iters, form.column_iters))
+    return _Dot(form.anchor, form.row_pack, form.column_pack, form.final, len(batch), row_batch, column_batch)
 
 
 def _pad(nest: Nest, plan: DotPlan, dot: _Dot) -> _Dot:
@@ -128,25 +78,11 @@ def _pad(nest: Nest, plan: DotPlan, dot: _Dot) -> _Dot:
         return dot
     sch.pad_einsum(dot.anchor, [*[1] * dot.head, plan.rows, plan.columns_tile, kr])
     if ragged_rows or ragged_depth:
-        dot.row_pack = _absorb(sch, dot.row_pack, dot.anchor)
+        dot.row_pack = absorb_padding(sch, dot.row_pack, dot.anchor)
     if ragged_columns or ragged_depth:
-        dot.column_pack = _absorb(sch, dot.column_pack, dot.anchor)
-    (consumer,) = sch.get_consumers(dot.anchor)
-    if not sch.get(consumer).same_as(sch.get(dot.final)):
-        sch.compute_inline(consumer)
+        dot.column_pack = absorb_padding(sch, dot.column_pack, dot.anchor)
+    drop_result_padding(sch, dot.anchor, dot.final)
     return dot
-
-
-def _absorb(sch: Schedule, pack: SBlockRV, anchor: SBlockRV) -> SBlockRV:
-    """Inline a pack block into the zero-padding copy that follows it; returns the copy.
-
-    Where TVM can prove that a symbolic extent is a multiple of the tile there is no copy: returns ``pack``.
-    """
-    (consumer,) = sch.get_consumers(pack)
-    if sch.get(consumer).same_as(sch.get(anchor)):
-        return pack
-    sch.compute_inline(pack)
-    return consumer
 
 
 def _panels(sch: Schedule, plan: DotPlan, dot: _Dot) -> None:

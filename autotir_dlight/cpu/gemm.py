@@ -7,44 +7,16 @@ structure was, then padded to whole tiles, then tiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
+from .gemm_form import Mapping, absorb_padding, drop_result_padding, index_iters, to_gemm_form
 from .nest import Nest
 from .packed import PackedPlan
 from .row_operand import batch_iters, reduce_groups, row_iters
-
-Mapping = Callable[..., list[Any]]
-
-
-def _grouping(
-    groups: Sequence[Sequence[int]], extents: dict[int, Any], present: Sequence[int | None]
-) -> Mapping:
-    """An index map from the iterators ``present`` to one fused index a group that has any."""
-
-    def mapping(*index: Any) -> list[Any]:
-        value = dict(zip(present, index))
-        fused = []
-        for group in groups:
-            members = [i for i in group if i in value]
-            if not members:
-                continue
-            total = value[members[0]]
-            for i in members[1:]:
-                total = total * extents[i] + value[i]
-            fused.append(total)
-        return fused
-
-    return mapping
-
-
-def _index_iters(sch: Schedule, handle: SBlockRV, region: Any) -> list[int | None]:
-    """Which of the block's iterators each dimension of an access is; ``None`` for a constant of extent 1."""
-    variables = [iv.var for iv in sch.get(handle).iter_vars]
-    return [next((k for k, v in enumerate(variables) if v.same_as(r.min)), None) for r in region.region]
 
 
 @dataclass
@@ -83,37 +55,17 @@ def schedule_packed(nest: Nest, plan: PackedPlan) -> LoopRV | None:
 
 def _to_gemm(nest: Nest, plan: PackedPlan) -> _Gemm:
     """``C[n, f, h, w] += X[n, c, h+r, w+s] * W[f, c, r, s]`` → ``C'[m, n] += A'[m, k...] * B'[n, k...]``."""
-    sch, stage, anchor = nest.sch, nest.stage, nest.anchor
-    roles, block = stage.contraction, stage.anchor
+    roles = nest.stage.contraction
     assert roles is not None
-    at = {
-        which: steps.reads_index(sch, anchor, stage.reads[read].buffer)
-        for which, read in (("rows", roles.row_read), ("columns", roles.vector_read))
-    }
-    packs = {which: sch.reindex(anchor, ("read", position)) for which, position in at.items()}
-    copy = sch.reindex(anchor, ("write", 0))
-    final = copy
-    if nest.epilogue is not None:
-        sch.compute_inline(copy)
-        final = nest.epilogue
     batch = batch_iters(nest.match, roles)
     rows = row_iters(nest.match, roles)
-    spatial_groups = [*[[i] for i in batch], list(rows), list(roles.columns)]
-    groups = [*spatial_groups, *reduce_groups(nest.match, roles, plan.rows_in_place)]
-    extents = {i: it.extent_expr for i, it in enumerate(block.iters)}
-
-    def regroup(handle: SBlockRV, within: Sequence[Sequence[int]], present: Sequence[int | None]) -> Any:
-        return steps.index_map(sch, handle, _grouping(within, extents, present), len(present))
-
-    for which, position in at.items():
-        present = _index_iters(sch, anchor, sch.get(anchor).reads[position])
-        sch.transform_layout(anchor, ("read", position), regroup(anchor, groups, present))
-        sch.transform_block_layout(packs[which], regroup(packs[which], groups, present))
-    written = _index_iters(sch, anchor, sch.get(anchor).writes[0])
-    sch.transform_layout(anchor, ("write", 0), regroup(anchor, spatial_groups, written))
-    sch.transform_block_layout(final, regroup(final, spatial_groups, list(block.spatial)))
-    sch.transform_block_layout(anchor, regroup(anchor, groups, list(range(len(block.iters)))))
-    return _pad(nest, plan, _Gemm(anchor, packs["rows"], packs["columns"], final, len(batch), bool(rows)))
+    form = to_gemm_form(
+        nest,
+        [*[[i] for i in batch], list(rows), list(roles.columns)],
+        reduce_groups(nest.match, roles, plan.rows_in_place),
+    )
+    gemm = _Gemm(form.anchor, form.row_pack, form.column_pack, form.final, len(batch), bool(rows))
+    return _pad(nest, plan, gemm)
 
 
 def _pad(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> _Gemm:
@@ -130,25 +82,11 @@ def _pad(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> _Gemm:
     factors += [1] * (len(sch.get(gemm.anchor).iter_vars) - len(factors))
     sch.pad_einsum(gemm.anchor, factors)
     if pad_rows:
-        gemm.row_pack = _absorb(sch, gemm.row_pack, gemm.anchor)
+        gemm.row_pack = absorb_padding(sch, gemm.row_pack, gemm.anchor)
     if pad_columns:
-        gemm.column_pack = _absorb(sch, gemm.column_pack, gemm.anchor)
-    (consumer,) = sch.get_consumers(gemm.anchor)
-    if not sch.get(consumer).same_as(sch.get(gemm.final)):
-        sch.compute_inline(consumer)
+        gemm.column_pack = absorb_padding(sch, gemm.column_pack, gemm.anchor)
+    drop_result_padding(sch, gemm.anchor, gemm.final)
     return gemm
-
-
-def _absorb(sch: Schedule, pack: SBlockRV, anchor: SBlockRV) -> SBlockRV:
-    """Inline a pack block into the zero-padding copy that follows it; returns the copy.
-
-    Where TVM can prove that a symbolic extent is a multiple of the tile there is no copy: returns ``pack``.
-    """
-    (consumer,) = sch.get_consumers(pack)
-    if sch.get(consumer).same_as(sch.get(anchor)):
-        return pack
-    sch.compute_inline(pack)
-    return consumer
 
 
 def _panel_layouts(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> None:
@@ -187,7 +125,7 @@ def _tiled_dim(sch: Schedule, gemm: _Gemm, pack: SBlockRV, position: int) -> int
     """The dimension of a panel buffer that the anchor's iterator at ``position`` indexes."""
     buffer = sch.get(pack).writes[0].source
     region = next(r for r in sch.get(gemm.anchor).reads if r.source.same_as(buffer))
-    return _index_iters(sch, gemm.anchor, region).index(position)
+    return index_iters(sch, gemm.anchor, region).index(position)
 
 
 def _tile_loops(nest: Nest, plan: PackedPlan, gemm: _Gemm) -> tuple[list[LoopRV], LoopRV]:

@@ -222,11 +222,4 @@ def _partial_lanes(
         sch.reverse_compute_at(handle, loops[depth - 1])
         steps.parallelise(sch, loops[:depth][: plan.parallel])
     init = sch.decompose_reduction(partial, first)
-    _vectorise_init(sch, init)
-
-
-def _vectorise_init(sch: Schedule, init: SBlockRV) -> None:
-    """The init nest copies the split of the update's lanes: unroll the outer, vectorise the inner."""
-    unrolled, lane = sch.get_loops(init)[-2:]
-    sch.unroll(unrolled)
-    sch.vectorize(lane)
+    steps.vectorise_init(sch, init)

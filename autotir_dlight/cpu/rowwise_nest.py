@@ -77,7 +77,7 @@ def _vectorise_reduction(sch: Schedule, cut: _Reduction, lanes: int) -> None:
     lane, step = list(sch.get_loops(cut.partial))[-2:]
     sch.reorder(step, lane)
     steps.vectorise_columns(sch, lane, lanes)
-    _vectorise_init(sch, sch.decompose_reduction(cut.partial, step))
+    steps.vectorise_init(sch, sch.decompose_reduction(cut.partial, step))
     if cut.combined is not None:
         lane, step = list(sch.get_loops(cut.combined))[-2:]
         sch.reorder(step, lane)
@@ -87,12 +87,6 @@ def _vectorise_reduction(sch: Schedule, cut: _Reduction, lanes: int) -> None:
     last = list(sch.get_loops(cut.final))[-1]
     sch.unroll(last)
     sch.decompose_reduction(cut.final, last)
-
-
-def _vectorise_init(sch: Schedule, init: SBlockRV) -> None:
-    outer, lane = list(sch.get_loops(init))[-2:]
-    sch.unroll(outer)
-    sch.vectorize(lane)
 
 
 def _vectorise_map(sch: Schedule, handle: SBlockRV, lanes: int) -> None:

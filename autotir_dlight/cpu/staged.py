@@ -104,10 +104,9 @@ def stage_plans(match: StageMatch) -> list[StagePlan]:
         ranked.append((packed.cost, 0, packed))
     ranked.extend((row_cost(match), 2, r) for r in rows)
     ranked.sort(key=lambda entry: entry[:2])
-    dot = plan_dot(match)
-    # One instruction does the work of two to four of the other plans' ones: nothing to weigh.
-    stream = plan_stream(match)
-    first: list[StagePlan] = [p for p in (dot, stream) if p is not None]
+    # Nothing to weigh: one dot-product instruction does the work of two to four of the other plans' ones, and
+    # a matrix that no cache holds is bound by memory.
+    first: list[StagePlan] = [p for p in (plan_dot(match), plan_stream(match)) if p is not None]
     return [*first, *(plan for _, _, plan in ranked)] or [tile]
 
 

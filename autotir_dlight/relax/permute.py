@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
-from .._tvm import SBlock, SBlockRealize, Schedule, TensorLoad, ir, relax, tirx
-from ..blocks import Access, Block, FuncView
+from .._tvm import SBlockRealize, Schedule, TensorLoad, ir, relax, tirx
+from ..blocks import Access, Block, FuncView, rebuilt_block
 from ..expressions import uses_any
 from .transposed import TRANSPOSED
 
@@ -227,23 +227,8 @@ def _follow_layout(func: Any) -> Any:
     root = realize.block
     nests = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     body = [_reorder(nest) for nest in nests]
-    block = _with(root, body=tirx.SeqStmt(body) if len(body) > 1 else body[0])
+    block = rebuilt_block(root, body=tirx.SeqStmt(body) if len(body) > 1 else body[0])
     return func.with_body(SBlockRealize(realize.iter_values, realize.predicate, block))
-
-
-def _with(block: Any, body: Any, iter_vars: Any = None) -> Any:
-    """``block`` with another body or order of iterators."""
-    return SBlock(
-        block.iter_vars if iter_vars is None else iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
 
 
 def _reorder(nest: Any) -> Any:
@@ -254,7 +239,7 @@ def _reorder(nest: Any) -> Any:
     block, values = nest.block, list(nest.iter_values)
     order = _order(block)
     chosen = [x for i in order for x in loops if x.loop_var.same_as(values[i])]
-    moved = _with(block, block.body, [block.iter_vars[i] for i in order])
+    moved = rebuilt_block(block, block.body, [block.iter_vars[i] for i in order])
     body = SBlockRealize([values[i] for i in order], nest.predicate, moved)
     for loop in reversed(chosen):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
