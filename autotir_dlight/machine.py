@@ -309,6 +309,11 @@ def normal_arch(name: str) -> str:
     return "riscv64" if arch == "riscv64" else "generic"
 
 
+def _system(triple: str) -> str:
+    """The operating system of a target triple; without one, of this computer."""
+    return "linux" if "linux" in triple else triple.split("-")[-1] or platform.system().lower()
+
+
 @dataclass(frozen=True)
 class CpuMachine:
     """A CPU as the rules see it. Build it with :meth:`from_target`.
@@ -328,6 +333,7 @@ class CpuMachine:
     cores : cores that a parallel loop may count on
     scalable : whether the vector length is only known when the code runs (SVE, RISC-V V)
     sources : field name -> where its value comes from
+    system : the operating system, ``"linux"`` or another
     """
 
     arch: str
@@ -343,6 +349,7 @@ class CpuMachine:
     cores: int
     scalable: bool
     sources: Mapping[str, str] = field(hash=False)
+    system: str = "linux"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
@@ -403,6 +410,7 @@ class CpuMachine:
             l3_bytes=model.l3,
             line_bytes=model.line,
             cores=cores,
+            system=_system(str(attrs.get("mtriple", "") or "")),
             scalable="sve" in features or (arch == "riscv64" and "v" in features),
             sources={
                 **table,
@@ -512,6 +520,8 @@ VECTOR_ISAS: Mapping[str, VectorIsa] = MappingProxyType(
         "avx": VectorIsa(256, 16),
         "avx2": VectorIsa(256, 16),
         "avx512": VectorIsa(512, 32),
+        # 8 tiles of 16 rows.
+        "amx": VectorIsa(512, 128),
         "neon": VectorIsa(128, 32),
     }
 )

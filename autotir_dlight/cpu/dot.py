@@ -26,7 +26,8 @@ from .._tvm import TensorLoad, tirx
 from ..machine import CpuMachine
 from ..patterns import Contraction
 from .blocking import LOAD_PORTS, ceil_div, parallel_prefix, widest_dividing
-from .kernels.x86 import DotKernel, kernels_for
+from .kernels.amx import tile_split
+from .kernels.x86 import TILE_ROWS, DotKernel, kernels_for
 from .nest import StageMatch, is_parallel, lanes_of
 
 # The row extent that stands for a symbolic one when tiles are ranked.
@@ -35,6 +36,8 @@ TYPICAL_ROWS = 64
 MIN_STEPS = 2
 # A tile of one row is padded to this many: TVM drops loops of one step, and the intrinsic has one over rows.
 MIN_ROWS = 2
+# Cycles to configure the AMX tiles, zero, store and release them (measured on Sapphire Rapids: 80 to 100 ns).
+AMX_START_CYCLES = 240
 # Rows up to which a product is bound by reading its constant operand, which must then not be widened.
 FEW_ROWS = 4
 
@@ -93,12 +96,13 @@ def plan_dot(match: StageMatch) -> DotPlan | None:
     if roles is None or product is None or spelled is None:
         return None
     row_dtype, column_dtype, row_first = spelled
-    kernels = kernels_for(match.machine, row_dtype, column_dtype, match.stage.anchor.writes[0].dtype)
+    result_dtype = match.stage.anchor.writes[0].dtype
+    kernels = kernels_for(match.machine, row_dtype, column_dtype, result_dtype, product.depth)
     if not kernels or not _pays(product, kernels[0]):
         return None
     kernel, rows = _choose(kernels, product, match.machine)
     columns_outer = product.constant_rows or not product.constant_columns or product.rows is None
-    order = _fused_order(match, roles, kernel.micro.kr)
+    order = _fused_order(match, roles, kernel.step)
     row_run, column_run = (
         _run(match, read, order[-1], kernel.micro.kr) for read in (roles.row_read, roles.vector_read)
     )
@@ -109,7 +113,7 @@ def plan_dot(match: StageMatch) -> DotPlan | None:
         kernel=kernel,
         rows=rows,
         vectors=kernel.vectors,
-        steps=ceil_div(product.depth, kernel.micro.kr),
+        steps=ceil_div(product.depth, kernel.step),
         order=order,
         row_first=row_first,
         index=str(match.stage.anchor.iters[0].var.ty),
@@ -223,19 +227,31 @@ def _fused_order(match: StageMatch, roles: Contraction, kr: int) -> tuple[int, .
     return (*(i for i in roles.reduce if i != last), last)
 
 
+def _balanced(rows: int, kernel: DotKernel) -> int:
+    """The rows of a tile when ``rows`` are spread evenly over as few tiles as possible."""
+    mr = max(MIN_ROWS, ceil_div(rows, ceil_div(rows, kernel.micro.mr)))
+    return mr + mr % tile_split(mr) if kernel.is_tiled else mr
+
+
+def _cycles(kernel: DotKernel, mr: int, machine: CpuMachine, depth: int) -> float:
+    """What one register tile takes."""
+    if kernel.is_tiled:
+        across = kernel.vectors
+        loads = (mr + across * TILE_ROWS) / LOAD_PORTS
+        return ceil_div(depth, kernel.step) * (mr * across + loads) + AMX_START_CYCLES
+    work = (mr + kernel.flip) * kernel.vectors * kernel.uops
+    loads = mr + kernel.vectors
+    return max(work / machine.fma_ports, loads / LOAD_PORTS, machine.fma_latency)
+
+
 def _choose(kernels: list[DotKernel], product: _Product, machine: CpuMachine) -> tuple[DotKernel, int]:
     """The kernel and its rows with the fewest cycles: padding counts as work."""
     rows = product.rows or TYPICAL_ROWS
 
-    def balanced(kernel: DotKernel) -> int:
-        return max(MIN_ROWS, ceil_div(rows, ceil_div(rows, kernel.micro.mr)))
-
     def cycles(kernel: DotKernel) -> float:
-        mr = balanced(kernel)
+        mr = _balanced(rows, kernel)
         tiles = ceil_div(rows, mr) * ceil_div(product.columns, kernel.micro.nr)
-        work = (mr + kernel.flip) * kernel.vectors * kernel.uops
-        loads = mr + kernel.vectors
-        return tiles * max(work / machine.fma_ports, loads / LOAD_PORTS, machine.fma_latency)
+        return tiles * _cycles(kernel, mr, machine, product.depth)
 
     best = min(kernels, key=cycles)
-    return best, balanced(best)
+    return best, _balanced(rows, best)

@@ -10,6 +10,7 @@ from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from .dot import DotPlan, batch_iters
 from .gemm_form import Mapping, absorb_padding, drop_result_padding, to_gemm_form
+from .kernels.amx import begin_ir
 from .kernels.intrinsics import DotShape, dot_intrinsic, flip_intrinsic
 from .nest import Nest
 
@@ -47,7 +48,10 @@ def schedule_dot(nest: Nest, plan: DotPlan) -> None:
     sch.tensorize(inner, dot_intrinsic(shape))
     _place_row_pack(sch, plan, dot, flipped)
     if not plan.constant_columns:
-        _pack(sch, plan, dot.column_pack, dot.column_batch, plan.columns_tile, plan.column_run)
+        width = plan.kernel.micro.kr
+        _pack(sch, plan, dot.column_pack, dot.column_batch, plan.columns_tile, plan.column_run, width)
+    if plan.kernel.is_tiled:
+        steps.import_llvm(sch, begin_ir(plan.rows))
 
 
 def _shape(plan: DotPlan) -> DotShape:
@@ -68,7 +72,7 @@ def _to_gemm(nest: Nest, plan: DotPlan) -> _Dot:
 def _pad(nest: Nest, plan: DotPlan, dot: _Dot) -> _Dot:
     """Round rows, columns and k up to whole tiles and groups; the panels hold zeros there."""
     sch, block = nest.sch, nest.stage.anchor
-    roles, kr = nest.stage.contraction, plan.kernel.micro.kr
+    roles, kr = nest.stage.contraction, plan.kernel.step
     assert roles is not None
     rows, columns, depth = (block.volume(r) for r in (roles.rows, roles.columns, roles.reduce))
     ragged_rows = rows is None or rows % plan.rows != 0
@@ -86,33 +90,41 @@ def _pad(nest: Nest, plan: DotPlan, dot: _Dot) -> _Dot:
 
 
 def _panels(sch: Schedule, plan: DotPlan, dot: _Dot) -> None:
-    """``A'[b..., m, k]`` → ``[b..., m / rows, k / kr, m % rows, k % kr]``, and the columns likewise."""
-    kr = plan.kernel.micro.kr
-    for pack, batch, tile, constant in (
-        (dot.row_pack, dot.row_batch, plan.rows, plan.constant_rows),
-        (dot.column_pack, dot.column_batch, plan.columns_tile, plan.constant_columns),
+    """``A'[b..., m, k]`` → ``[b..., m / rows, k / kr, m % rows, k % kr]``, and the columns likewise; for AMX
+    ``[b..., m / rows, k / step, m % rows, k % step / kr, k % kr]``."""
+    shape = _shape(plan)
+    for pack, batch, tile, constant, place in (
+        (dot.row_pack, dot.row_batch, plan.rows, plan.constant_rows, shape.row_index),
+        (dot.column_pack, dot.column_batch, plan.columns_tile, plan.constant_columns, shape.column_index),
     ):
-        sch.transform_layout(pack, ("write", 0), steps.index_map(sch, pack, _panel(tile, kr), batch + 2))
+        panel = steps.index_map(sch, pack, _panel(plan, tile, place), batch + 2)
+        sch.transform_layout(pack, ("write", 0), panel)
         if plan.kernel.panel:
             sch.unsafe_set_dtype(pack, 0, plan.kernel.panel)
         if constant:
             sch.annotate(pack, steps.LAYOUT_REWRITE, True)
 
     def grouped(*index: Any) -> list[Any]:
-        return [*index[:-1], index[-1] // kr, index[-1] % kr]
+        return [*index[:-1], *_groups(plan, index[-1])]
 
-    if kr > 1:
+    if plan.kernel.step > 1:
         sch.transform_block_layout(dot.anchor, steps.index_map(sch, dot.anchor, grouped, dot.head + 3))
 
 
-def _panel(tile: int, kr: int) -> Mapping:
+def _panel(plan: DotPlan, tile: int, place: Mapping) -> Mapping:
     def mapping(*index: Any) -> list[Any]:
         *batch, i, k = index
-        if kr == 1:
-            return [*batch, i // tile, k, i % tile]
-        return [*batch, i // tile, k // kr, i % tile, k % kr]
+        return [*batch, i // tile, *place(i % tile, _groups(plan, k))]
 
     return mapping
+
+
+def _groups(plan: DotPlan, k: Any) -> list[Any]:
+    """``k`` as the kernel's loops count it: :attr:`DotShape.depth`."""
+    kr, step = plan.kernel.micro.kr, plan.kernel.step
+    if plan.kernel.is_tiled:
+        return [k // step, k % step // kr, k % kr]
+    return [k] if kr == 1 else [k // kr, k % kr]
 
 
 def _flip(sch: Schedule, plan: DotPlan, dot: _Dot) -> SBlockRV | None:
@@ -150,25 +162,27 @@ def _place_row_pack(sch: Schedule, plan: DotPlan, dot: _Dot, flipped: SBlockRV |
         if not plan.constant_rows:
             sch.compute_at(dot.row_pack, tiles[-1], preserve_unit_loops=True)
             own = list(sch.get_loops(dot.row_pack))[len(tiles) :]
-            _pack_panel(sch, plan, own[-2], own[-1], plan.row_run)
+            _pack_panel(sch, plan, own[-2], own[-1], *_row_group(plan))
         if plan.parallel_packs:
             steps.parallelise(sch, tiles)
         sch.tensorize(loops[dot.row_batch + 1], flip_intrinsic(_shape(plan)))
     elif not plan.constant_rows:
-        _pack(sch, plan, dot.row_pack, dot.row_batch, plan.rows, plan.row_run)
+        _pack(sch, plan, dot.row_pack, dot.row_batch, plan.rows, *_row_group(plan))
 
 
-def _pack(sch: Schedule, plan: DotPlan, pack: SBlockRV, batch: int, tile: int, run: int) -> None:
+def _pack(
+    sch: Schedule, plan: DotPlan, pack: SBlockRV, batch: int, tile: int, run: int, width: int
+) -> None:
     """All panels of an operand in a parallel nest of their own."""
     loops = list(sch.get_loops(pack))
     tiles, inside = sch.split(loops[batch], [None, tile])
-    _pack_panel(sch, plan, inside, loops[batch + 1], run)
+    _pack_panel(sch, plan, inside, loops[batch + 1], run, width)
     if plan.parallel_packs:
         steps.parallelise(sch, [*loops[:batch], tiles])
 
 
-def _pack_panel(sch: Schedule, plan: DotPlan, inside: LoopRV, depth: LoopRV, run: int) -> None:
-    """``for i, k`` → ``for k / kr, i, k % kr`` in the panel's order; neighbours in memory move at once.
+def _pack_panel(sch: Schedule, plan: DotPlan, inside: LoopRV, depth: LoopRV, run: int, width: int) -> None:
+    """``for i, k`` → ``for k / width, i, k % width`` in the panel's order; neighbours in memory move at once.
 
     A contiguous run is read along: what im2col divides to find its place is then worked out once a run.
     """
@@ -176,10 +190,17 @@ def _pack_panel(sch: Schedule, plan: DotPlan, inside: LoopRV, depth: LoopRV, run
         sch.reorder(depth, inside)
         return
     if run:
-        runs, groups, group = sch.split(depth, [None, run, plan.kernel.micro.kr])
+        runs, groups, group = sch.split(depth, [None, run, width])
         sch.reorder(runs, inside, groups, group)
         sch.vectorize(group)
         return
-    groups, group = sch.split(depth, [None, plan.kernel.micro.kr])
+    groups, group = sch.split(depth, [None, width])
     sch.reorder(groups, inside, group)
     sch.unroll(group)
+
+
+def _row_group(plan: DotPlan) -> tuple[int, int]:
+    """The contiguous groups along k of the row operand, and the width of one: in an AMX tile's row, the row."""
+    if plan.kernel.is_tiled and plan.row_run and plan.row_run % plan.kernel.groups == 0:
+        return plan.row_run // plan.kernel.groups, plan.kernel.step
+    return plan.row_run, plan.kernel.micro.kr

@@ -12,12 +12,13 @@ The description is what TVM compares with the loop nest; the implementation is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..._tvm import IRBuilder, TensorIntrin, build
 from ...machine import dtype_bits
+from .amx import tile_kernel
 from .x86 import SIGN, DotKernel
 
 Emit = Callable[[Any, Any, Any], Any]
@@ -45,11 +46,25 @@ class DotShape:
     def columns(self) -> int:
         return self.vectors * self.lanes
 
+    def number(self, value: int) -> Any:
+        """``value`` as a constant of the index type."""
+        return build.int64(value) if self.index == "int64" else build.int32(value)
+
     @property
-    def group(self) -> list[int]:
-        """The extent of the innermost dimension of the panels, where they have one."""
-        kr = self.kernel.micro.kr
-        return [] if kr == 1 else [kr]
+    def depth(self) -> list[int]:
+        """The extents that the block's k is split into."""
+        kr, groups = self.kernel.micro.kr, self.kernel.groups
+        if self.kernel.is_tiled:
+            return [self.steps, groups, kr]
+        return [self.steps] if kr == 1 else [self.steps, kr]
+
+    def row_index(self, i: Any, depth: Sequence[Any]) -> tuple[Any, ...]:
+        """Where the row panel holds row ``i``, in the order of memory."""
+        return (depth[0], i, *depth[1:])
+
+    def column_index(self, j: Any, depth: Sequence[Any]) -> tuple[Any, ...]:
+        """Where the column panel holds column ``j``."""
+        return (*depth[:-1], j, depth[-1]) if len(depth) > 1 else (depth[0], j)
 
     @property
     def name(self) -> str:
@@ -77,14 +92,14 @@ def _registered(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
 
 
 def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
-    """The matched buffers A [steps, rows, kr], B [steps, columns, kr], C [rows, columns]; no ``kr`` of 1."""
+    """The matched buffers A, B as :meth:`DotShape.row_index` and ``column_index`` say, C [rows, columns]."""
     kernel, n = shape.kernel, _numbers(shape)
     handles = [build.arg(name, build.handle()) for name in "abc"]
     a, b = (
         build.match_buffer(
-            handle, n(shape.steps, width, *shape.group), kernel.panel or own, offset_factor=1, layout=None
+            handle, n(*extents), kernel.panel or own, offset_factor=1, layout=None
         )
-        for handle, width, own in zip(handles, (shape.rows, shape.columns), (kernel.rows, kernel.columns))
+        for handle, extents, own in zip(handles, _extents(shape), (kernel.rows, kernel.columns))
     )
     stride = build.int64() if shape.index == "int64" else build.int32()
     c = build.match_buffer(
@@ -99,17 +114,20 @@ def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
     return a, b, c
 
 
+def _extents(shape: DotShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return shape.row_index(shape.rows, shape.depth), shape.column_index(shape.columns, shape.depth)
+
+
 def _numbers(shape: DotShape) -> Callable[..., list[Any]]:
     """Integers as constants of the index type."""
-    constant = build.int64 if shape.index == "int64" else build.int32
-    return lambda *values: [constant(v) for v in values]
+    return lambda *values: [shape.number(v) for v in values]
 
 
 def _regions(shape: DotShape, a: Any, b: Any, c: Any) -> None:
-    tile, group = c[0 : shape.rows, 0 : shape.columns], [slice(0, kr) for kr in shape.group]
+    tile = c[0 : shape.rows, 0 : shape.columns]
     panels = [
-        a[(slice(0, shape.steps), slice(0, shape.rows), *group)],
-        b[(slice(0, shape.steps), slice(0, shape.columns), *group)],
+        panel[tuple(slice(0, extent) for extent in extents)]
+        for panel, extents in zip((a, b), _extents(shape))
     ]
     build.reads(tile, *(panels if shape.row_first else reversed(panels)))
     build.writes(tile)
@@ -129,11 +147,15 @@ def _describe(shape: DotShape) -> Any:
             a, b, c = _panels(shape)
             with build.sblock("root"):
                 _regions(shape, a, b, c)
-                extents = n(shape.rows, shape.columns, shape.steps, *shape.group)
+                extents = n(shape.rows, shape.columns, *shape.depth)
                 with build.grid(*extents) as loops, build.sblock("dot"):
-                    i, j, *depth = build.axis.remap("SSRR"[: len(loops)], list(loops))
-                    left = _widen(a[(depth[0], i, *depth[1:])], shape, kernel.rows)
-                    right = _widen(b[(depth[0], j, *depth[1:])], shape, kernel.columns)
+                    # TVM gives a loop of one step no iterator.
+                    single = shape.steps == 1
+                    live = [*loops[:2], *loops[2 + single :]]
+                    i, j, *depth = build.axis.remap("SSRRR"[: len(live)], live)
+                    depth = [*n(0)[:single], *depth]
+                    left = _widen(a[shape.row_index(i, depth)], shape, kernel.rows)
+                    right = _widen(b[shape.column_index(j, depth)], shape, kernel.columns)
                     product = left * right if shape.row_first else right * left
                     build.buffer_store(c, c[i, j] + product, [i, j])
         return builder.get()
@@ -147,7 +169,10 @@ def _implement(shape: DotShape) -> Any:
                 _regions(shape, a, b, c)
                 with build.sblock("kernel"):
                     _regions(shape, a, b, c)
-                    _kernel(shape, a, b, c)
+                    if shape.kernel.is_tiled:
+                        tile_kernel(shape, a, b, c)
+                    else:
+                        _kernel(shape, a, b, c)
         return builder.get()
 
 

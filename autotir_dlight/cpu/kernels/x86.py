@@ -10,9 +10,11 @@ good for, in multiply-adds a cycle against two FMA units of float32 at the same 
 * ``vpdpbssd`` / ``vpdpbuud`` (AVX-VNNI-INT8) 4×, no correction.
 * ``vpmaddwd`` on bytes widened to 16 bits, 2 a lane, and an add apart: 1.5× on 3 vector ports, 2× on 4.
   ``vpmaddubsw`` would be faster and saturates: 255 · 127 · 2 does not fit into 16 bits.
+* ``tdpb**d`` and ``tdpbf16ps`` (AMX) work on tiles of 16 rows of 64 bytes: 16 times VNNI's bytes and 16 times
+  float32's bfloat16 products. 2 × 2 tiles of the result, 2 of the rows and 2 of the columns fill the 8.
 * float16 and bfloat16 are widened to float32 while they are packed: float32's speed (for bfloat16 on AVX-512
   the plans that widen in the loop measured faster).
-  ``vdpbf16ps`` is out of reach: TVM's legalisation makes float32 of every bfloat16 buffer inside a function.
+  ``vdpbf16ps`` is out of reach: TVM's legalisation makes float32 of every bfloat16 value inside a function.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from ...machine import CpuMachine, MicroKernel, dtype_bits
 
 # All bits of the sign of a packed byte: the row operand's offset, and the row that sums the columns.
 SIGN = -128
+# Rows of an AMX tile, and groups of 4 bytes along k in one of its rows.
+TILE_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class DotKernel:
     instruction : a key of :data:`INSTRUCTIONS`
     uops : instructions of the vector ports for one multiply-add of a whole register
     flip : whether the row operand is packed with its sign bit inverted, and the sum corrected
+    groups : how many groups of ``kr`` along k one instruction takes (AMX: the rows of a tile)
     """
 
     micro: MicroKernel
@@ -44,6 +49,7 @@ class DotKernel:
     instruction: str
     uops: int = 1
     flip: bool = False
+    groups: int = 1
 
     @property
     def panel(self) -> str:
@@ -54,6 +60,16 @@ class DotKernel:
     def vectors(self) -> int:
         return self.micro.nr // self.micro.lanes
 
+    @property
+    def step(self) -> int:
+        """Neighbours along k that one instruction takes."""
+        return self.micro.kr * self.groups
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether the operands are AMX tiles."""
+        return self.groups > 1
+
 
 INT8 = ("int8", "uint8")
 HALF = ("float16", "bfloat16")
@@ -62,7 +78,7 @@ HALF = ("float16", "bfloat16")
 def _micro(
     isa: str, mr: int, vectors: int, kr: int, dtype: str, features: str, why: str, acc: str = "int32"
 ) -> MicroKernel:
-    lanes = {"avx2": 8, "avx512": 16}[isa]
+    lanes = {"avx2": 8, "avx512": 16, "amx": 16}[isa]
     needs = frozenset(features.split())
     return MicroKernel(isa, mr, vectors * lanes, kr, dtype, acc, needs, mr * vectors, why)
 
@@ -108,12 +124,33 @@ def _half(
     ]
 
 
+def _tiles(why: str) -> list[DotKernel]:
+    """The kernels of AMX: 2 × 2 tiles of the result, or 1 × 4 for few rows."""
+    tiles, letter = ((2 * TILE_ROWS, 2), (TILE_ROWS, 4)), {"int8": "s", "uint8": "u"}
+
+    def kernel(tile: tuple[int, int], kr: int, feature: str, rows: str, columns: str, name: str) -> DotKernel:
+        micro = _micro("amx", *tile, kr, rows, f"{feature} avx512bw", why, "int32" if kr > 2 else "float32")
+        return DotKernel(micro, rows, columns, name, groups=TILE_ROWS)
+
+    return [
+        *(
+            kernel(tile, 4, "amx-int8", rows, columns, f"tdpb{letter[rows]}{letter[columns]}d")
+            for tile in tiles
+            for rows in INT8
+            for columns in INT8
+        ),
+        *(kernel(tile, 2, "amx-fp16", "float16", "float16", "tdpfp16ps") for tile in tiles),
+    ]
+
+
+_EIGHT = "4 tiles of the result, the rest for operands: 8 tiles"
 _WIDE = "24 accumulators, 2 columns of B, 2 sums and a broadcast fill the 32 registers"
 _NARROW = "12 accumulators, 2 columns of B, a broadcast and a product fill the 16 registers"
 _SUMS = "10 accumulators, 2 columns of B, 2 sums, the offset and a broadcast fill the 16 registers"
 
 # Best first: the first kernel whose features the machine has, among those for its operands' types.
 KERNELS: tuple[DotKernel, ...] = (
+    *_tiles(_EIGHT),
     *_vnni("avx512", "avx512vnni avx512bw", ((12, 2), (4, 4)), _WIDE),
     *_same_sign(((6, 2), (3, 3)), _NARROW),
     *_vnni("avx2", "avxvnni", ((5, 2),), _SUMS),
@@ -124,8 +161,10 @@ KERNELS: tuple[DotKernel, ...] = (
 )
 
 
-def kernels_for(machine: CpuMachine, rows: str, columns: str, acc: str) -> list[DotKernel]:
-    """The tiles of the best instruction for operands of these types; none where no kernel takes them."""
+def kernels_for(machine: CpuMachine, rows: str, columns: str, acc: str, depth: int) -> list[DotKernel]:
+    """The tiles of the best instruction for operands of these types and ``depth`` elements along k; none
+    where no kernel takes them. An instruction that would be more than half padding is passed over, and so
+    is AMX where the operating system is not the one that it was tried on."""
     if machine.arch != "x86_64":
         return []
     fitting = [
@@ -134,6 +173,7 @@ def kernels_for(machine: CpuMachine, rows: str, columns: str, acc: str) -> list[
         if (k.rows, k.columns, k.micro.acc_dtype) == (rows, columns, acc)
         and k.micro.runs_on(machine)
         and k.micro.lanes * dtype_bits(acc) <= machine.vector_bits
+        and (not k.is_tiled or (2 * depth >= k.step and machine.system == "linux"))
     ]
     best = fitting[:1]
     return [k for k in fitting if (k.instruction, k.micro.isa) == (best[0].instruction, best[0].micro.isa)]
