@@ -89,20 +89,6 @@ LAYOUT_FREE = "layout_free_buffers"
 LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
 
-IMPORT_LLVM = "pragma_import_llvm"
-
-
-def import_llvm(sch: Schedule, text: str) -> None:
-    """Add LLVM IR, whose functions ``call_extern`` then finds, to the compiled module."""
-    root = sch.get_sblock("root")
-    known = str(sch.get(root).annotations.get(IMPORT_LLVM, ""))
-    if text in known:
-        return
-    if known:
-        sch.unannotate(root, IMPORT_LLVM)
-    sch.annotate(root, IMPORT_LLVM, known + text)
-
-
 def index_map(sch: Schedule, handle: SBlockRV, mapping: Callable[..., list[Any]], rank: int) -> Any:
     """A layout's index map over ``rank`` indices of the type that ``handle``'s iterators have."""
     iter_vars = sch.get(handle).iter_vars

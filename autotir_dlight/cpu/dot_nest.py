@@ -10,8 +10,7 @@ from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from .dot import DotPlan, batch_iters
 from .gemm_form import Mapping, absorb_padding, drop_result_padding, to_gemm_form
-from .kernels.amx import begin_ir
-from .kernels.intrinsics import DotShape, dot_intrinsic, flip_intrinsic
+from .kernels.intrinsics import DotShape, dot_intrinsic, flip_intrinsic, zero_intrinsic
 from .nest import Nest
 
 
@@ -42,16 +41,17 @@ def schedule_dot(nest: Nest, plan: DotPlan) -> None:
     sch.reverse_compute_at(dot.final, outer[-1])
     _write_tile(sch, plan, dot, len(outer))
     steps.parallelise(sch, outer[: plan.parallel])
-    init = sch.decompose_reduction(dot.anchor, inner)
-    steps.vectorise_columns(sch, sch.get_loops(init)[-1], plan.lanes)
     shape = _shape(plan)
+    init = sch.decompose_reduction(dot.anchor, inner)
+    if plan.kernel.is_tiled:
+        sch.tensorize(sch.get_loops(init)[-2 - (plan.steps == 1)], zero_intrinsic(shape))
+    else:
+        steps.vectorise_columns(sch, sch.get_loops(init)[-1], plan.lanes)
     sch.tensorize(inner, dot_intrinsic(shape))
     _place_row_pack(sch, plan, dot, flipped)
     if not plan.constant_columns:
         width = plan.kernel.micro.kr
         _pack(sch, plan, dot.column_pack, dot.column_batch, plan.columns_tile, plan.column_run, width)
-    if plan.kernel.is_tiled:
-        steps.import_llvm(sch, begin_ir(plan.rows))
 
 
 def _shape(plan: DotPlan) -> DotShape:

@@ -83,6 +83,7 @@ def tile_kernel(shape: DotShape, a: Any, b: Any, c: Any) -> None:
     down, across = tile_split(shape.rows), shape.vectors
     tile_rows = shape.rows // down
     column_stride = shape.columns * TILE_BYTES // TILE_ROWS
+    build.sblock_attr({"pragma_import_llvm": begin_ir(shape.rows)})
     build.evaluate(build.call_extern("int32", begin_name(shape.rows)))
     for tile in range(down * across):
         _emit("tilezero", tile)

@@ -85,6 +85,13 @@ def flip_intrinsic(shape: DotShape) -> str:
     return _registered(name, lambda: (_flip(shape, False), _flip(shape, True)))
 
 
+def zero_intrinsic(shape: DotShape) -> str:
+    """The name of the intrinsic that sets the result to zero: nothing, for a kernel that begins with that."""
+    acc, single = shape.kernel.micro.acc_dtype, min(shape.steps, 2)
+    name = f"autotir.amx.zero.{acc}.{shape.rows}x{shape.columns}x{single}.{shape.index}"
+    return _registered(name, lambda: (_zero(shape, True), _zero(shape, False)))
+
+
 def _registered(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
     if TensorIntrin.get(name, allow_missing=True) is None:
         TensorIntrin.register(name, *make())
@@ -101,17 +108,20 @@ def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
         )
         for handle, extents, own in zip(handles, _extents(shape), (kernel.rows, kernel.columns))
     )
+    return a, b, _result(shape, handles[2])
+
+
+def _result(shape: DotShape, handle: Any) -> Any:
     stride = build.int64() if shape.index == "int64" else build.int32()
-    c = build.match_buffer(
-        handles[2],
-        n(shape.rows, shape.columns),
-        kernel.micro.acc_dtype,
+    return build.match_buffer(
+        handle,
+        [shape.number(shape.rows), shape.number(shape.columns)],
+        shape.kernel.micro.acc_dtype,
         offset_factor=1,
-        strides=[stride, *n(1)],
+        strides=[stride, shape.number(1)],
         scope="local",
         layout=None,
     )
-    return a, b, c
 
 
 def _extents(shape: DotShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -158,6 +168,27 @@ def _describe(shape: DotShape) -> Any:
                     right = _widen(b[shape.column_index(j, depth)], shape, kernel.columns)
                     product = left * right if shape.row_first else right * left
                     build.buffer_store(c, c[i, j] + product, [i, j])
+        return builder.get()
+
+
+def _zero(shape: DotShape, stores: bool) -> Any:
+    """``C[i, j] = 0`` as TVM sees it, or without ``stores`` what runs: nothing."""
+    acc = shape.kernel.micro.acc_dtype
+    with IRBuilder() as builder:
+        with build.prim_func(s_tir=True):
+            c = _result(shape, build.arg("c", build.handle()))
+            with build.sblock("root"):
+                build.reads()
+                build.writes(c[0 : shape.rows, 0 : shape.columns])
+                if stores:
+                    # TVM counts a reduction of one step among the spatial loops.
+                    single = [1] * (shape.steps == 1)
+                    extents = _numbers(shape)(shape.rows, shape.columns, *single)
+                    with build.grid(*extents) as loops, build.sblock("zero"):
+                        at = list(build.axis.remap("SS", list(loops)[:2]))
+                        build.buffer_store(c, getattr(build, acc)(0), at)
+                else:
+                    build.evaluate(build.int32(0))
         return builder.get()
 
 
