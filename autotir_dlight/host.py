@@ -69,9 +69,9 @@ _X86_SAME = frozenset(
 )
 # Parts of a named CPU that Linux has no flag for; no compiler emits them for computing.
 _X86_UNREPORTED = frozenset({"hreset", "kl", "ptwrite", "uintr", "widekl"})
-# A process must ask the kernel for the tile registers (arch_prctl ARCH_REQ_XCOMP_PERM) before it may touch
-# them, and TVM does not, so that they are never part of a host target.
 AMX = frozenset({"amx-tile", "amx-int8", "amx-bf16", "amx-fp16"})
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), see Documentation/arch/x86/xstate.rst of Linux.
+_ASK_FOR_TILES = (158, 0x1023, 18)
 
 # LLVM gives Intel's CPUs with AVX-512 a hint to vectorise loops with 256 bits, for the sake of the first
 # ones (Skylake-X, Cascade Lake), which lower the clock of the whole core once 512-bit vectors are in use.
@@ -241,8 +241,8 @@ def choose_mcpu(cpu: HostCpu, implied: Callable[[str], frozenset[str]]) -> tuple
     if cpu.arch not in CPU_MODELS:
         return "", ()
     x86 = cpu.arch == "x86_64"
-    known, computing = (X86_KNOWN, X86_FEATURES - AMX) if x86 else (_ARM_KNOWN, ARM_FEATURES)
-    present = cpu.features - AMX
+    known, computing = (X86_KNOWN, X86_FEATURES) if x86 else (_ARM_KNOWN, ARM_FEATURES)
+    present = cpu.features
     base = _base_name(cpu.arch, present)
 
     def fits(name: str) -> bool:
@@ -284,7 +284,7 @@ def host_target() -> Target:
 
     Its ``num-cores`` is :func:`usable_cores`. Where the operating system tells nothing about the CPU (or
     the architecture is neither x86-64 nor AArch64) the target is the architecture's plain baseline. AMX is
-    left out: a process has to ask the kernel for it. LLVM's hint ``prefer-256-bit`` is taken off where
+    part of it where the kernel grants the tile registers to this process. LLVM's hint ``prefer-256-bit`` is taken off where
     512-bit vectors do not slow the clock (Ice Lake, Zen 4 and later). Call :func:`set_num_threads` or this
     before the first function runs: when TVM's pool starts by itself it narrows the cores that the process
     may use.
@@ -320,9 +320,21 @@ def _detect_x86(cpuinfo: str) -> HostCpu:
 
     cpu = parse_x86_cpuinfo(cpuinfo)
     features = cpu.features - _llvm_reports(False) if cpu.features else _llvm_reports(True)
+    if features & AMX and not may_use_tiles():
+        features -= AMX
     vendors = {"intel": "GenuineIntel", "amd": "AuthenticAMD"}
     vendor = cpu.vendor or vendors.get(str(llvm_get_system_x86_vendor()).lower(), "")
     return HostCpu("x86_64", features, vendor, (str(llvm_get_system_cpu()),))
+
+
+def may_use_tiles() -> bool:
+    """Whether the operating system lets this process use AMX; asks for it, which changes nothing else.
+
+    A kernel before 5.16 lists the features of the CPU and refuses.
+    """
+    if platform.system() != "Linux" or normal_arch(platform.machine()) != "x86_64":
+        return False
+    return ctypes.CDLL(None).syscall(*_ASK_FOR_TILES) == 0
 
 
 def _llvm_reports(has: bool) -> frozenset[str]:

@@ -20,7 +20,7 @@ from tvm import runtime
 from ._tvm import IRModule, Target, relax, tirx
 from .element_ranges import Env, Facts, Span, analyzer_at, element_spans, facts_of, relax_spans, symbols
 from .errors import TargetError, first_line
-from .host import AMX, detect_cpu, host_target
+from .host import detect_cpu, host_target
 from .machine import ARM_FEATURES, X86_FEATURES, CpuMachine
 from .random_inputs import draw, environments, random_args, relax_argument
 
@@ -201,7 +201,7 @@ def _runnable(target: Any) -> Any:
         raise TargetError(
             f"the target is for {machine.arch}, this machine is {cpu.arch}: give a target for it"
         )
-    lacking = (machine.features & (X86_FEATURES | ARM_FEATURES)) - AMX - cpu.features
+    lacking = (machine.features & (X86_FEATURES | ARM_FEATURES)) - cpu.features
     if cpu.features and lacking:
         names = ", ".join(sorted(lacking))
         raise TargetError(f"this CPU lacks {names}: give a target without, such as host_target()")

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._tvm import TensorLoad, tirx
+from ..blocks import as_int
 from ..machine import CpuMachine
 from ..patterns import Contraction
 from .blocking import LOAD_PORTS, ceil_div, parallel_prefix, widest_dividing
@@ -98,6 +99,8 @@ def plan_dot(match: StageMatch) -> DotPlan | None:
     row_dtype, column_dtype, row_first = spelled
     result_dtype = match.stage.anchor.writes[0].dtype
     kernels = kernels_for(match.machine, row_dtype, column_dtype, result_dtype, product.depth)
+    if kernels and kernels[0].is_bits and not _has_bits(match, roles, product):
+        return None
     if not kernels or not _pays(product, kernels[0]):
         return None
     kernel, rows = _choose(kernels, product, match.machine)
@@ -143,12 +146,25 @@ def _product(match: StageMatch) -> _Product | None:
     return _Product(rows, columns, depth, constant_rows, constant_columns)
 
 
+def _has_bits(match: StageMatch, roles: Contraction, product: _Product) -> bool:
+    """Whether both operands' bits are in memory, to be read along a row of known length: inside a function
+    TVM's legalisation makes float32 of bfloat16."""
+    for read, constant in (
+        (roles.row_read, product.constant_rows),
+        (roles.vector_read, product.constant_columns),
+    ):
+        buffer = match.stage.reads[read].buffer
+        if not match.view.is_param(buffer) or not (constant or (as_int(buffer.shape[-1]) or 0) > 1):
+            return False
+    return True
+
+
 def _pays(product: _Product, kernel: DotKernel) -> bool:
     """Whether packing, padding and the tile's start are little beside the product."""
     if product.rows == 1 and not product.constant_columns:
         return False
     few = product.rows is not None and product.rows <= FEW_ROWS
-    if kernel.panel and product.constant_columns and few:
+    if kernel.widens and product.constant_columns and few:
         return False
     return product.depth >= MIN_STEPS * kernel.micro.kr and product.columns * 2 >= kernel.micro.lanes
 

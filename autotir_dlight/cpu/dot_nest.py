@@ -9,10 +9,9 @@ from typing import Any
 from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from .dot import DotPlan, batch_iters
-from .gemm_form import Mapping, absorb_padding, drop_result_padding, to_gemm_form
-from .kernels.intrinsics import DotShape, dot_intrinsic, flip_intrinsic, zero_intrinsic
+from .gemm_form import Mapping, absorb_padding, drop_result_padding, operands, to_gemm_form
+from .kernels.intrinsics import DotShape, bits_intrinsic, dot_intrinsic, flip_intrinsic, zero_intrinsic
 from .nest import Nest
-
 
 @dataclass
 class _Dot:
@@ -33,7 +32,7 @@ class _Dot:
 def schedule_dot(nest: Nest, plan: DotPlan) -> None:
     """Apply ``plan`` to the anchor and its epilogue."""
     sch = nest.sch
-    dot = _pad(nest, plan, _to_gemm(nest, plan))
+    dot = _pad(nest, plan, _to_gemm(nest, plan, _as_bits(nest, plan)))
     _panels(sch, plan, dot)
     flipped = _flip(sch, plan, dot)
     outer, inner = _tile_loops(sch, plan, dot)
@@ -55,16 +54,39 @@ def schedule_dot(nest: Nest, plan: DotPlan) -> None:
 
 
 def _shape(plan: DotPlan) -> DotShape:
-    return DotShape(plan.kernel, plan.rows, plan.vectors, plan.steps, plan.row_first, plan.index)
+    own = (plan.constant_rows, plan.constant_columns) if plan.kernel.is_bits else (False, False)
+    return DotShape(plan.kernel, plan.rows, plan.vectors, plan.steps, plan.row_first, plan.index, own)
 
 
-def _to_gemm(nest: Nest, plan: DotPlan) -> _Dot:
+def _as_bits(nest: Nest, plan: DotPlan) -> list[Any]:
+    """``A`` → ``A' = the bits of A``, for the operands that are not packed before the function runs.
+
+    Inside a function TVM's legalisation makes float32 of bfloat16; an integer keeps its 16 bits.
+    Returns the operands' buffers.
+    """
+    sch, buffers = nest.sch, operands(nest)
+    for position, constant in enumerate((plan.constant_rows, plan.constant_columns)):
+        if constant or not plan.kernel.is_bits:
+            continue
+        buffer = buffers[position]
+        copy = sch.cache_read(nest.anchor, steps.reads_index(sch, nest.anchor, buffer), "global")
+        sch.unsafe_set_dtype(copy, 0, plan.kernel.panel)
+        buffers[position] = sch.get(copy).writes[0].source
+        *outer, inner = sch.get_loops(copy)
+        name = bits_intrinsic(str(buffer.dtype), plan.kernel.panel, int(buffer.shape[-1]), plan.index)
+        if plan.parallel_packs:
+            steps.parallelise(sch, outer)
+        sch.tensorize(inner, name)
+    return buffers
+
+
+def _to_gemm(nest: Nest, plan: DotPlan, buffers: list[Any]) -> _Dot:
     """``C[n, f, h, w] += W[f, c, r, s] * X[n, c, h+r, w+s]`` → ``C'[n, f, x] += A'[f, k] * B'[n, x, k]``."""
     roles = nest.stage.contraction
     assert roles is not None
     batch = batch_iters(nest.match, roles)
     spatial = [*[[i] for i in batch], list(roles.rows), list(roles.columns)]
-    form = to_gemm_form(nest, spatial, [list(plan.order)])
+    form = to_gemm_form(nest, spatial, [list(plan.order)], buffers)
     row_batch, column_batch = (sum(i in own for i in batch) for own in (form.row_iters, form.column_iters))
     return _Dot(form.anchor, form.row_pack, form.column_pack, form.final, len(batch), row_batch, column_batch)
 
@@ -99,7 +121,7 @@ def _panels(sch: Schedule, plan: DotPlan, dot: _Dot) -> None:
     ):
         panel = steps.index_map(sch, pack, _panel(plan, tile, place), batch + 2)
         sch.transform_layout(pack, ("write", 0), panel)
-        if plan.kernel.panel:
+        if plan.kernel.widens:
             sch.unsafe_set_dtype(pack, 0, plan.kernel.panel)
         if constant:
             sch.annotate(pack, steps.LAYOUT_REWRITE, True)

@@ -54,17 +54,26 @@ def index_iters(sch: Schedule, handle: SBlockRV, region: Any) -> list[int | None
     return [next((k for k, v in enumerate(variables) if v.same_as(r.min)), None) for r in region.region]
 
 
+def operands(nest: Nest) -> list[Any]:
+    """The buffers that the contraction reads: the rows', the columns'."""
+    roles = nest.stage.contraction
+    assert roles is not None
+    return [nest.stage.reads[r].buffer for r in (roles.row_read, roles.vector_read)]
+
+
 def to_gemm_form(
-    nest: Nest, spatial_groups: Sequence[Sequence[int]], reduce_groups: Sequence[Sequence[int]]
+    nest: Nest,
+    spatial_groups: Sequence[Sequence[int]],
+    reduce_groups: Sequence[Sequence[int]],
+    buffers: Sequence[Any] | None = None,
 ) -> GemmForm:
     """``C[n, f, h, w] += X[n, c, h+r, w+s] * W[f, c, r, s]`` → ``C'[m, n] += A'[m, k...] * B'[n, k...]``.
 
-    The iterators of a group become one index, in the order of the groups.
+    The iterators of a group become one index, in the order of the groups. ``buffers`` are what stands in for
+    the contraction's :func:`operands` by now.
     """
-    sch, stage, anchor = nest.sch, nest.stage, nest.anchor
-    roles, block = stage.contraction, stage.anchor
-    assert roles is not None
-    at = [steps.reads_index(sch, anchor, stage.reads[r].buffer) for r in (roles.row_read, roles.vector_read)]
+    sch, anchor, block = nest.sch, nest.anchor, nest.stage.anchor
+    at = [steps.reads_index(sch, anchor, buffer) for buffer in buffers or operands(nest)]
     packs = [sch.reindex(anchor, ("read", position)) for position in at]
     final = sch.reindex(anchor, ("write", 0))
     if nest.epilogue is not None:
@@ -72,21 +81,21 @@ def to_gemm_form(
         final = nest.epilogue
     groups = [*spatial_groups, *reduce_groups]
     extents = {i: it.extent_expr for i, it in enumerate(block.iters)}
-    operands = []
+    indexed = []
 
     def regroup(handle: SBlockRV, within: Sequence[Sequence[int]], present: Sequence[int | None]) -> Any:
         return steps.index_map(sch, handle, _grouping(within, extents, present), len(present))
 
     for pack, position in zip(packs, at):
         present = index_iters(sch, anchor, sch.get(anchor).reads[position])
-        operands.append(present)
+        indexed.append(present)
         sch.transform_layout(anchor, ("read", position), regroup(anchor, groups, present))
         sch.transform_block_layout(pack, regroup(pack, groups, present))
     written = index_iters(sch, anchor, sch.get(anchor).writes[0])
     sch.transform_layout(anchor, ("write", 0), regroup(anchor, spatial_groups, written))
     sch.transform_block_layout(final, regroup(final, spatial_groups, list(block.spatial)))
     sch.transform_block_layout(anchor, regroup(anchor, groups, list(range(len(block.iters)))))
-    return GemmForm(anchor, packs[0], packs[1], final, operands[0], operands[1])
+    return GemmForm(anchor, packs[0], packs[1], final, indexed[0], indexed[1])
 
 
 def absorb_padding(sch: Schedule, pack: SBlockRV, anchor: SBlockRV) -> SBlockRV:

@@ -29,6 +29,7 @@ class DotShape:
     """One use of a kernel: its tile, the steps along k, and how the block spells the product.
 
     ``row_first``: the row operand is the left factor. ``index``: the type of the loop variables.
+    ``own``: whether the panel of the rows, and that of the columns, has the operand's own type after all.
     """
 
     kernel: DotKernel
@@ -37,6 +38,13 @@ class DotShape:
     steps: int
     row_first: bool
     index: str
+    own: tuple[bool, bool] = (False, False)
+
+    @property
+    def panels(self) -> tuple[str, str]:
+        """The types of the panels where they are not the operands' own."""
+        rows, columns = ("" if own else self.kernel.panel for own in self.own)
+        return rows, columns
 
     @property
     def lanes(self) -> int:
@@ -71,7 +79,8 @@ class DotShape:
         k = self.kernel
         tile = f"{self.rows}x{self.columns}x{self.steps}"
         order = "ab" if self.row_first else "ba"
-        return f"autotir.{k.instruction}.{k.micro.isa}.{k.rows}.{k.columns}.{tile}.{order}.{self.index}"
+        types = ".".join(panel or own for panel, own in zip(self.panels, (k.rows, k.columns)))
+        return f"autotir.{k.instruction}.{k.micro.isa}.{types}.{k.rows}.{tile}.{order}.{self.index}"
 
 
 def dot_intrinsic(shape: DotShape) -> str:
@@ -83,6 +92,13 @@ def flip_intrinsic(shape: DotShape) -> str:
     """The name of the intrinsic that copies a row panel and inverts the sign bit of each byte."""
     name = f"autotir.flip.{shape.kernel.rows}.{shape.rows}x{shape.steps}.{shape.index}"
     return _registered(name, lambda: (_flip(shape, False), _flip(shape, True)))
+
+
+def bits_intrinsic(operand: str, bits: str, lanes: int, index: str) -> str:
+    """The name of the intrinsic that copies ``lanes`` neighbours as the integers that have their bits."""
+    name = f"autotir.bits.{operand}.{bits}x{lanes}.{index}"
+    number = build.int64 if index == "int64" else build.int32
+    return _registered(name, lambda: tuple(_bits(operand, bits, lanes, number, run) for run in (False, True)))
 
 
 def zero_intrinsic(shape: DotShape) -> str:
@@ -104,9 +120,11 @@ def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
     handles = [build.arg(name, build.handle()) for name in "abc"]
     a, b = (
         build.match_buffer(
-            handle, n(*extents), kernel.panel or own, offset_factor=1, layout=None
+            handle, n(*extents), panel or own, offset_factor=1, layout=None
         )
-        for handle, extents, own in zip(handles, _extents(shape), (kernel.rows, kernel.columns))
+        for handle, extents, panel, own in zip(
+            handles, _extents(shape), shape.panels, (kernel.rows, kernel.columns)
+        )
     )
     return a, b, _result(shape, handles[2])
 
@@ -143,9 +161,9 @@ def _regions(shape: DotShape, a: Any, b: Any, c: Any) -> None:
     build.writes(tile)
 
 
-def _widen(value: Any, shape: DotShape, operand: str) -> Any:
+def _widen(value: Any, shape: DotShape, panel: str, operand: str) -> Any:
     """A panel's element as the block spells it: back to the operand's type, then to the accumulator's."""
-    if shape.kernel.panel:
+    if panel:
         value = build.Cast(operand, value)
     return build.Cast(shape.kernel.micro.acc_dtype, value)
 
@@ -164,8 +182,8 @@ def _describe(shape: DotShape) -> Any:
                     live = [*loops[:2], *loops[2 + single :]]
                     i, j, *depth = build.axis.remap("SSRRR"[: len(live)], live)
                     depth = [*n(0)[:single], *depth]
-                    left = _widen(a[shape.row_index(i, depth)], shape, kernel.rows)
-                    right = _widen(b[shape.column_index(j, depth)], shape, kernel.columns)
+                    left = _widen(a[shape.row_index(i, depth)], shape, shape.panels[0], kernel.rows)
+                    right = _widen(b[shape.column_index(j, depth)], shape, shape.panels[1], kernel.columns)
                     product = left * right if shape.row_first else right * left
                     build.buffer_store(c, c[i, j] + product, [i, j])
         return builder.get()
@@ -313,3 +331,22 @@ def _inverted_copy(shape: DotShape, a: Any, b: Any) -> None:
     with build.serial(*n(0, shape.steps)) as k:
         at = [k, *n(0), build.Ramp(*n(0, 1), width)]
         build.buffer_store(b, build.bitwise_xor(a[tuple(at)], build.broadcast(sign, width)), at)
+
+
+def _bits(operand: str, bits: str, lanes: int, number: Callable[[int], Any], runs: bool) -> Any:
+    """``B[r] = cast(A[r])`` as TVM sees it, or what ``runs``: ``reinterpret``."""
+    with IRBuilder() as builder:
+        with build.prim_func(s_tir=True):
+            a, b = (
+                build.match_buffer(
+                    build.arg(name, build.handle()), [number(lanes)], dtype, offset_factor=1, layout=None
+                )
+                for name, dtype in (("a", operand), ("b", bits))
+            )
+            with build.sblock("root"):
+                build.reads(a[0:lanes])
+                build.writes(b[0:lanes])
+                with build.serial(number(0), number(lanes)) as loop, build.sblock("copy"):
+                    i = build.axis.spatial(number(lanes), loop)
+                    build.buffer_store(b, build.reinterpret(bits, a[i]) if runs else build.Cast(bits, a[i]), [i])
+        return builder.get()

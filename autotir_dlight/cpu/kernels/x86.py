@@ -10,7 +10,7 @@ good for, in multiply-adds a cycle against two FMA units of float32 at the same 
 * ``vpdpbssd`` / ``vpdpbuud`` (AVX-VNNI-INT8) 4×, no correction.
 * ``vpmaddwd`` on bytes widened to 16 bits, 2 a lane, and an add apart: 1.5× on 3 vector ports, 2× on 4.
   ``vpmaddubsw`` would be faster and saturates: 255 · 127 · 2 does not fit into 16 bits.
-* ``tdpb**d`` and ``tdpbf16ps`` (AMX) work on tiles of 16 rows of 64 bytes: 16 times VNNI's bytes and 16 times
+* ``tdpb**d``, ``tdpbf16ps`` and ``tdpfp16ps`` (AMX) work on tiles of 16 rows of 64 bytes: 16 times VNNI's bytes and 16 times
   float32's bfloat16 products. 2 × 2 tiles of the result, 2 of the rows and 2 of the columns fill the 8.
 * float16 and bfloat16 are widened to float32 while they are packed: float32's speed (for bfloat16 on AVX-512
   the plans that widen in the loop measured faster).
@@ -55,6 +55,16 @@ class DotKernel:
     def panel(self) -> str:
         """The type of the packed operands where it is not their own."""
         return "" if self.micro.in_dtype in (self.rows, self.columns) else self.micro.in_dtype
+
+    @property
+    def widens(self) -> bool:
+        """Whether packing makes the operands larger."""
+        return bool(self.panel) and dtype_bits(self.panel) > dtype_bits(self.rows)
+
+    @property
+    def is_bits(self) -> bool:
+        """Whether the panels hold the operands' bits, under another type."""
+        return bool(self.panel) and dtype_bits(self.panel) == dtype_bits(self.rows)
 
     @property
     def vectors(self) -> int:
@@ -128,18 +138,20 @@ def _tiles(why: str) -> list[DotKernel]:
     """The kernels of AMX: 2 × 2 tiles of the result, or 1 × 4 for few rows."""
     tiles, letter = ((2 * TILE_ROWS, 2), (TILE_ROWS, 4)), {"int8": "s", "uint8": "u"}
 
-    def kernel(tile: tuple[int, int], kr: int, feature: str, rows: str, columns: str, name: str) -> DotKernel:
-        micro = _micro("amx", *tile, kr, rows, f"{feature} avx512bw", why, "int32" if kr > 2 else "float32")
-        return DotKernel(micro, rows, columns, name, groups=TILE_ROWS)
+    def kernel(tile: tuple[int, int], dtype: str, feature: str, operands: tuple[str, str], name: str) -> DotKernel:
+        kr, acc = (4, "int32") if operands[0] in INT8 else (2, "float32")
+        micro = _micro("amx", *tile, kr, dtype, f"{feature} avx512bw", why, acc)
+        return DotKernel(micro, *operands, name, groups=TILE_ROWS)
 
     return [
         *(
-            kernel(tile, 4, "amx-int8", rows, columns, f"tdpb{letter[rows]}{letter[columns]}d")
+            kernel(tile, rows, "amx-int8", (rows, columns), f"tdpb{letter[rows]}{letter[columns]}d")
             for tile in tiles
             for rows in INT8
             for columns in INT8
         ),
-        *(kernel(tile, 2, "amx-fp16", "float16", "float16", "tdpfp16ps") for tile in tiles),
+        *(kernel(tile, "uint16", "amx-bf16", ("bfloat16",) * 2, "tdpbf16ps") for tile in tiles),
+        *(kernel(tile, "float16", "amx-fp16", ("float16",) * 2, "tdpfp16ps") for tile in tiles),
     ]
 
 
