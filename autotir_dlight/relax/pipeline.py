@@ -26,6 +26,7 @@ from ..report import Report
 from ..rules import rules as default_rules
 from ..steps import LAYOUT_FREE, LAYOUT_REWRITE
 from ..vector_math import VectorMath
+from .accumulate import FLOAT32_SUMS
 from .fold import FoldConstants
 from .layout import ChannelsLast
 from .transposed import TRANSPOSED_CONVOLUTIONS
@@ -73,7 +74,7 @@ def graph_passes(layout: Layout = "auto") -> list[Pass]:
         _T.CanonicalizeBindings(),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        _T.LegalizeOps(TRANSPOSED_CONVOLUTIONS),
+        _T.LegalizeOps({**TRANSPOSED_CONVOLUTIONS, **FLOAT32_SUMS}),
         _T.AnnotateTIROpPattern(),
         FoldConstants(),
         *(relayout if layout != "keep" else []),
