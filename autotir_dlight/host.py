@@ -234,14 +234,14 @@ def choose_mcpu(cpu: HostCpu, implied: Callable[[str], frozenset[str]]) -> tuple
     ``implied`` tells the features that LLVM gives a name. A named CPU is taken when it has no computing
     feature too many; of several the one that has most of them, then the one that fits best in the others,
     then one of ``cpu.names``, then the first of the table. Features for other purposes that it has too many
-    (a hypervisor hides some) are taken off by ``mattr``, and LLVM's hint against 512-bit vectors where these
+    (a hypervisor hides some) and AMX are taken off by ``mattr``, and LLVM's hint against 512-bit vectors where these
     do not slow the CPU's clock.
     Returns ``("", ())`` for an architecture without a table.
     """
     if cpu.arch not in CPU_MODELS:
         return "", ()
     x86 = cpu.arch == "x86_64"
-    known, computing = (X86_KNOWN, X86_FEATURES) if x86 else (_ARM_KNOWN, ARM_FEATURES)
+    known, computing = (X86_KNOWN, X86_FEATURES - AMX) if x86 else (_ARM_KNOWN, ARM_FEATURES)
     present = cpu.features
     base = _base_name(cpu.arch, present)
 
@@ -258,7 +258,7 @@ def choose_mcpu(cpu: HostCpu, implied: Callable[[str], frozenset[str]]) -> tuple
     if _STEADY_CLOCK in present:
         unwanted |= implied(mcpu) & {_NARROW_HINT}
     removed = [f"-{name}" for name in sorted(unwanted)]
-    return mcpu, tuple([f"+{name}" for name in sorted(present & computing - has)] + removed)
+    return mcpu, tuple([f"+{name}" for name in sorted(present & (computing | AMX) - has)] + removed)
 
 
 def _base_name(arch: str, present: frozenset[str]) -> str:
@@ -284,10 +284,10 @@ def host_target() -> Target:
 
     Its ``num-cores`` is :func:`usable_cores`. Where the operating system tells nothing about the CPU (or
     the architecture is neither x86-64 nor AArch64) the target is the architecture's plain baseline. AMX is
-    part of it where the kernel grants the tile registers to this process. LLVM's hint ``prefer-256-bit`` is taken off where
-    512-bit vectors do not slow the clock (Ice Lake, Zen 4 and later). Call :func:`set_num_threads` or this
-    before the first function runs: when TVM's pool starts by itself it narrows the cores that the process
-    may use.
+    part of it where the kernel grants the tile registers to this process. LLVM's hint ``prefer-256-bit`` is
+    taken off where 512-bit vectors do not slow the clock (Ice Lake, Zen 4 and later). Call
+    :func:`set_num_threads` or this before the first function runs: when TVM's pool starts by itself it
+    narrows the cores that the process may use.
     """
     from tvm.target import Target
     from tvm.target.codegen import llvm_get_system_triple

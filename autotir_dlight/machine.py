@@ -395,6 +395,7 @@ class CpuMachine:
         registers, registers_source = _vector_registers(arch, features, feature_source)
         asked = attrs.get("num-cores")
         cores = DEFAULT_CORES if asked is None else int(asked)
+        triple_source = "target attribute mtriple" if attrs.get("mtriple") else "this computer"
         table = dict.fromkeys(
             ("fma_ports", "fma_latency", "l1_bytes", "l2_bytes", "l3_bytes", "line_bytes"), model_source
         )
@@ -414,7 +415,7 @@ class CpuMachine:
             scalable="sve" in features or (arch == "riscv64" and "v" in features),
             sources={
                 **table,
-                "arch": "target attribute mtriple" if attrs.get("mtriple") else "this computer",
+                **dict.fromkeys(("arch", "system"), triple_source),
                 "features": feature_source,
                 "vector_bits": bits_source,
                 "vector_registers": registers_source,

@@ -27,12 +27,11 @@ CPUS = {
     "arrowlake": {"avxvnniint8"},
     "skylake-avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
     "cascadelake": {"avx512vnni", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
-    "sapphirerapids": {"avx512vnni", "avx512fp16", "avx512vbmi2", "avx512bitalg", "avxvnni"},
+    "icelake-server": {"avx512vnni", "avx512bw", "avx512vbmi2", "avx512bitalg", "gfni"},
+    "sapphirerapids": {"amx-int8", "amx-bf16", "avx512fp16", "avx512vbmi2", "avx512bitalg", "avxvnni"},
 }
 HOST = CpuMachine.from_target(dl.host_target())
-RUNNABLE = [
-    cpu for cpu, needs in CPUS.items() if HOST.has(*needs) and cpu != "sapphirerapids" and HOST.has("avx2")
-]
+RUNNABLE = [cpu for cpu, needs in CPUS.items() if HOST.has(*needs) and HOST.has("avx2")]
 
 
 def target_of(cpu):
@@ -92,7 +91,7 @@ def reference(a, b, layout="nn", relu=False):
     return np.maximum(a @ b, 0) if relu else a @ b
 
 
-SHAPES = [(64, 64, 64), (13, 37, 29), (2, 16, 8), (97, 101, 67), (25, 33, 130)]
+SHAPES = [(64, 64, 64), (13, 37, 29), (2, 16, 8), (97, 101, 67), (25, 33, 130), (197, 130, 192), (5, 70, 64)]
 
 
 @pytest.mark.parametrize("cpu", RUNNABLE)
@@ -112,16 +111,18 @@ def test_bytes_are_exact(cpu, left, right):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "skylake-avx512")])
+@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "skylake-avx512", "sapphirerapids")])
 def test_half_precision_accumulates_in_float32(cpu, dtype):
     target, rng = target_of(cpu), np.random.default_rng(0)
-    for shape in SHAPES:
-        func = matmul(*shape, dtype, dtype, "float32")
+    for position, shape in enumerate(SHAPES):
+        layout = ("nn", "nt", "tn", "tt")[position % 4]
+        func = matmul(*shape, dtype, dtype, "float32", layout)
         a, b = (
-            rng.standard_normal(s).astype("float32").astype(dtype)
-            for s in ((shape[0], shape[2]), (shape[2], shape[1]))
+            rng.standard_normal([int(d) for d in p.shape]).astype("float32").astype(dtype)
+            for p in func.params[:2]
         )
-        want = a.astype("float64") @ b.astype("float64")
+        x, y = a.astype("float64"), b.astype("float64")
+        want = (x.T if layout[0] == "t" else x) @ (y.T if layout[1] == "t" else y)
         args = [a, b, np.zeros(want.shape, "float32")]
         got = run_primfunc(scheduled(func, target), args, target)[-1]
         np.testing.assert_allclose(got, want, atol=1e-4)
@@ -165,7 +166,7 @@ CONVOLUTIONS = [(1, 8, 14, 16, 3, 1, 1), (2, 3, 15, 33, 3, 2, 1), (1, 32, 7, 64,
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("sizes", CONVOLUTIONS)
-@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "cascadelake")])
+@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "cascadelake", "sapphirerapids")])
 def test_convolution(cpu, sizes, layout, constant):
     target = target_of(cpu)
     _, data, filters = convolution(layout, *sizes)
@@ -179,7 +180,7 @@ def test_convolution(cpu, sizes, layout, constant):
     np.testing.assert_array_equal(got, convolved(x, w, *sizes[-2:]))
 
 
-@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "cascadelake")])
+@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "cascadelake", "sapphirerapids")])
 def test_any_number_of_rows(cpu):
     target, rows = target_of(cpu), tvm.tirx.Var("n", "int64")
     weight = extreme((67, 96), "int8")
@@ -227,7 +228,7 @@ INSTRUCTIONS = {
     ("arrowlake", "uint8", "uint8"): ("vpdpbuud", "ymm"),
     ("skylake-avx512", "int8", "int8"): ("vpmaddwd", "zmm"),
     ("cascadelake", "int8", "int8"): ("vpdpbusd", "zmm"),
-    ("sapphirerapids", "uint8", "int8"): ("vpdpbusd", "zmm"),
+    ("icelake-server", "uint8", "int8"): ("vpdpbusd", "zmm"),
     ("haswell", "float16", "float16"): ("vfmadd", "ymm"),
     ("haswell", "bfloat16", "bfloat16"): ("vfmadd", "ymm"),
     ("sapphirerapids", "float16", "float16"): ("vfmadd", "zmm"),
@@ -251,6 +252,66 @@ def test_inner_loop(case):
     assert not any("gather" in line or "vpinsr" in line for line in body)
 
 
+TILE_PRODUCTS = {
+    ("sapphirerapids", "int8", "int8"): "tdpbssd",
+    ("sapphirerapids", "uint8", "int8"): "tdpbusd",
+    ("sapphirerapids", "bfloat16", "bfloat16"): "tdpbf16ps",
+    ("graniterapids", "float16", "float16"): "tdpfp16ps",
+}
+
+
+@pytest.mark.parametrize("case", TILE_PRODUCTS, ids="-".join)
+def test_amx_loop(case):
+    """As many loads as products, and the tiles are given back."""
+    cpu, left, right = case
+    target = target_of(cpu)
+    func = matmul(240, 256, 4096, left, right, "int32" if left in BYTES else "float32")
+    text = tvm.compile(tvm.IRModule({"main": scheduled(func, target)}), target).mod.inspect_source("asm")
+    body = max(loops(text), key=lambda lines: sum(TILE_PRODUCTS[case] in line for line in lines))
+    products = sum(TILE_PRODUCTS[case] in line for line in body)
+    assert products and products == sum("tileloadd" in line for line in body)
+    assert not any("tilestored" in line or "mm" in line.replace("tmm", "") for line in body)
+    assert text.count("ldtilecfg") and text.count("tilerelease")
+
+
+def test_amx_is_left_where_it_does_not_pay_or_was_not_tried():
+    def instruction(m, k, **more):
+        target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2, **more})
+        func = matmul(m, 64, k).with_attr("layout_free_buffers", [1])
+        return decision(func, target)[1].plan.stages[-1].instruction
+
+    linux = {"mtriple": "x86_64-linux-gnu"}
+    assert instruction(64, 256, **linux) == "tdpbssd"
+    assert instruction(64, 16, **linux) == "vpdpbusd"
+    assert instruction(2, 256, **linux) == "vpdpbusd"
+    assert instruction(64, 256, mtriple="x86_64-pc-windows-msvc") == "vpdpbusd"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_relax_products_of_half_precision_sum_in_float32(dtype):
+    """4096 quarters: in bfloat16 their sum stops at 64, in float16 at 512."""
+    builder, count = relax.BlockBuilder(), 4096
+    x = relax.Var("x", relax.TensorType((2, count), dtype))
+    image = relax.Var("image", relax.TensorType((1, count, 3, 3), dtype))
+    with builder.function("main", [x, image]):
+        with builder.dataflow():
+            ones = relax.const(np.ones((count, 5), dtype))
+            y = builder.emit(relax.op.nn.relu(relax.op.matmul(x, ones)))
+            kernel = relax.const(np.ones((2, count, 1, 1), dtype))
+            z = builder.emit(relax.op.nn.conv2d(image, kernel))
+            out = builder.emit_output(relax.Tuple([y, z]))
+        builder.emit_func_output(out)
+    target = dl.host_target()
+    built = tvm.compile(builder.get(), target, relax_pipeline=dl.pipeline(target))
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    args = [np.full(s, 1 / 4, dtype) for s in ((2, count), (1, count, 3, 3))]
+    results = machine["main"](*(tvm.runtime.tensor(a) for a in args))
+    for result, shape in zip(results, ((2, 5), (1, 2, 3, 3))):
+        got = result.numpy()
+        assert str(got.dtype) == dtype
+        np.testing.assert_array_equal(got.astype("float32"), np.full(shape, count / 4, "float32"))
+
+
 def test_the_best_instruction_of_a_machine():
     wanted = {
         "haswell": "vpmaddwd",
@@ -259,15 +320,16 @@ def test_the_best_instruction_of_a_machine():
         "cascadelake": "vpdpbusd",
         "znver3": "vpmaddwd",
         "znver4": "vpdpbusd",
+        "sapphirerapids": "tdpbssd",
     }
     for cpu, instruction in wanted.items():
         machine = CpuMachine.from_target(target_of(cpu))
-        assert {k.instruction for k in kernels_for(machine, "int8", "int8", "int32")} == {instruction}
+        assert {k.instruction for k in kernels_for(machine, "int8", "int8", "int32", 256)} == {instruction}
     narrow = tvm.target.Target(
         {"kind": "llvm", "mcpu": "cascadelake", "mtriple": "x86_64-linux-gnu", "vector-width": 256}
     )
     machine = CpuMachine.from_target(narrow)
-    widest = {k.micro.lanes * dtype_bits("int32") for k in kernels_for(machine, "int8", "int8", "int32")}
+    widest = {k.micro.lanes * dtype_bits("int32") for k in kernels_for(machine, "int8", "int8", "int32", 256)}
     assert widest == {256}
 
 

@@ -130,9 +130,8 @@ def test_x86_hosts_get_what_they_have_and_nothing_else(report):
     cpu = parse_x86_cpuinfo(x86_cpuinfo(vendor, flags, flags))
     mcpu, mattr, features = chosen(cpu)
     assert mcpu == expected
-    usable = cpu.features - host.AMX
-    assert features & X86_FEATURES == usable & X86_FEATURES
-    assert features & host.X86_KNOWN <= usable
+    assert features & X86_FEATURES == cpu.features & X86_FEATURES
+    assert features & host.X86_KNOWN <= cpu.features
     attrs = {"mtriple": X86, "mcpu": mcpu, "mattr": list(mattr)}
     machine = CpuMachine.from_target(Target({"kind": "llvm", **attrs}))
     assert machine.vector_bits == bits
@@ -153,12 +152,16 @@ def test_a_name_decides_between_equals_only():
     assert chosen(cpu, names=("sapphirerapids",))[0] == "alderlake"
 
 
-def test_tile_registers_are_left_out():
-    cpu = parse_x86_cpuinfo(x86_cpuinfo("GenuineIntel", SAPPHIRE_RAPIDS))
-    assert "amx-tile" in cpu.features
-    _, mattr, features = chosen(cpu)
-    assert {"-amx-tile", "-amx-int8", "-amx-bf16"} <= set(mattr)
-    assert not features & host.AMX
+def test_tile_registers_are_used_where_the_kernel_grants_them(monkeypatch):
+    reported = x86_cpuinfo("GenuineIntel", SAPPHIRE_RAPIDS)
+    monkeypatch.setattr(host, "_llvm_reports", lambda has: frozenset())
+    for granted in (True, False):
+        monkeypatch.setattr(host, "may_use_tiles", lambda granted=granted: granted)
+        cpu = host._detect_x86(reported)
+        mcpu, mattr, features = chosen(cpu)
+        assert mcpu == "sapphirerapids"
+        assert bool(features & host.AMX) == granted
+        assert ({"-amx-tile", "-amx-int8", "-amx-bf16"} <= set(mattr)) != granted
 
 
 @pytest.mark.parametrize(
@@ -362,7 +365,7 @@ def test_the_host_target_claims_only_what_this_cpu_reports():
     cpu = detect_cpu()
     known = X86_FEATURES if cpu.arch == "x86_64" else ARM_FEATURES
     claimed = host_features() & known
-    assert claimed == (cpu.features - host.AMX) & known
+    assert claimed == cpu.features & known
     assert CpuMachine.from_target(host_target()).features & known == claimed
 
 

@@ -5,7 +5,7 @@
 
     parallel tiles: A'[m / rows][k / kr][rows][kr] = A[...]        # panels, zero-padded, k grouped by kr
     parallel tiles: B'[n / columns][k / kr][columns][kr] = B[...]  # at compile time where constant
-    parallel batch, column tiles, row tiles:
+    parallel batch, row blocks, column tiles; row tiles in a block:
         acc[rows][vectors·lanes] = 0                               # registers
         for k / kr:                                                # one tensor intrinsic, see kernels
             unrolled i in rows, v in vectors:
@@ -24,12 +24,14 @@ from typing import Any
 
 from .._tvm import TensorLoad, tirx
 from ..blocks import as_int
+from ..knobs import Knob
 from ..machine import CpuMachine
 from ..patterns import Contraction
 from .blocking import LOAD_PORTS, ceil_div, parallel_prefix, widest_dividing
 from .kernels.amx import tile_split
 from .kernels.x86 import TILE_ROWS, DotKernel, kernels_for
 from .nest import StageMatch, is_parallel, lanes_of
+from .row_operand import batch_iters, row_block
 
 # The row extent that stands for a symbolic one when tiles are ranked.
 TYPICAL_ROWS = 64
@@ -39,6 +41,9 @@ MIN_STEPS = 2
 MIN_ROWS = 2
 # Cycles to configure the AMX tiles, zero, store and release them (measured on Sapphire Rapids: 80 to 100 ns).
 AMX_START_CYCLES = 240
+# The part of the L2 cache for a block of rows: an AMX product wants 30 bytes a cycle, which only that gives
+# (1024³: half of 2 MiB took 0.87 of the time of all rows in bfloat16, 0.52 in int8).
+ROWS_SHARE = 0.5
 # Rows up to which a product is bound by reading its constant operand, which must then not be widened.
 FEW_ROWS = 4
 
@@ -62,6 +67,7 @@ class DotPlan:
     row_first: bool
     index: str
     columns_outer: bool
+    row_block: Knob | None
     constant_rows: bool
     constant_columns: bool
     row_run: int
@@ -98,18 +104,21 @@ def plan_dot(match: StageMatch) -> DotPlan | None:
         return None
     row_dtype, column_dtype, row_first = spelled
     result_dtype = match.stage.anchor.writes[0].dtype
-    kernels = kernels_for(match.machine, row_dtype, column_dtype, result_dtype, product.depth)
+    few = product.rows is not None and product.rows <= FEW_ROWS
+    depth = 0 if few else product.depth
+    kernels = kernels_for(match.machine, row_dtype, column_dtype, result_dtype, depth)
     if kernels and kernels[0].is_bits and not _has_bits(match, roles, product):
         return None
     if not kernels or not _pays(product, kernels[0]):
         return None
     kernel, rows = _choose(kernels, product, match.machine)
-    columns_outer = product.constant_rows or not product.constant_columns or product.rows is None
+    columns_outer = product.constant_rows or product.rows is None
     order = _fused_order(match, roles, kernel.step)
     row_run, column_run = (
         _run(match, read, order[-1], kernel.micro.kr) for read in (roles.row_read, roles.vector_read)
     )
     wide = is_parallel(match, lanes_of(match, kernel.micro.acc_dtype))
+    block, parallel = _loops(match, roles, kernel, rows, columns_outer)
     return DotPlan(
         kind="dot",
         instruction=kernel.instruction,
@@ -121,12 +130,13 @@ def plan_dot(match: StageMatch) -> DotPlan | None:
         row_first=row_first,
         index=str(match.stage.anchor.iters[0].var.ty),
         columns_outer=columns_outer,
+        row_block=block,
         constant_rows=product.constant_rows,
         constant_columns=product.constant_columns,
         row_run=row_run,
         column_run=column_run,
         write_lanes=widest_dividing(product.columns, kernel.micro.lanes),
-        parallel=_parallel(match, roles, kernel, rows, columns_outer) if wide else 0,
+        parallel=parallel if wide else 0,
         parallel_packs=wide,
     )
 
@@ -177,25 +187,21 @@ def _run(match: StageMatch, read: int, last: int, kr: int) -> int:
     return extent // kr if extent % kr == 0 else 1
 
 
-def _parallel(
+def _loops(
     match: StageMatch, roles: Contraction, kernel: DotKernel, rows: int, columns_outer: bool
-) -> int:
-    """How many of the loops over batch and tiles become the parallel one."""
+) -> tuple[Knob | None, int]:
+    """Row tiles that stay in a cache while the column panels pass by, and how many of the loops over batch
+    and tiles become the parallel one."""
     block = match.stage.anchor
-    tiles = [
-        None if extent is None else ceil_div(extent, tile)
-        for extent, tile in (
-            (block.volume(roles.columns), kernel.micro.nr),
-            (block.volume(roles.rows), rows),
-        )
-    ]
-    outer = [block.extent(i) for i in batch_iters(match, roles)]
-    return parallel_prefix([*outer, *(tiles if columns_outer else tiles[::-1])], match.machine)
-
-
-def batch_iters(match: StageMatch, roles: Contraction) -> list[int]:
-    """The spatial iterators that are neither rows nor columns, in the block's order."""
-    return [i for i in match.stage.anchor.spatial if i not in roles.rows and i not in roles.columns]
+    column_tiles = ceil_div(block.volume(roles.columns) or 1, kernel.micro.nr)
+    volume = block.volume(roles.rows)
+    row_tiles = None if volume is None else ceil_div(volume, rows)
+    batch = [block.extent(i) for i in batch_iters(match, roles)]
+    if columns_outer or row_tiles is None or None in batch:
+        return None, parallel_prefix([*batch, column_tiles, row_tiles], match.machine)
+    in_block = row_block(match, roles, rows, (row_tiles, column_tiles), False, ROWS_SHARE)
+    blocks = ceil_div(row_tiles, in_block.value)
+    return in_block, parallel_prefix([*batch, blocks, column_tiles], match.machine)
 
 
 def _spelled(match: StageMatch) -> tuple[str, str, bool] | None:

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
-from .dot import DotPlan, batch_iters
+from .dot import DotPlan
 from .gemm_form import Mapping, absorb_padding, drop_result_padding, operands, to_gemm_form
 from .kernels.intrinsics import DotShape, bits_intrinsic, dot_intrinsic, flip_intrinsic, zero_intrinsic
 from .nest import Nest
+from .row_operand import batch_iters
+
 
 @dataclass
 class _Dot:
@@ -35,7 +38,7 @@ def schedule_dot(nest: Nest, plan: DotPlan) -> None:
     dot = _pad(nest, plan, _to_gemm(nest, plan, _as_bits(nest, plan)))
     _panels(sch, plan, dot)
     flipped = _flip(sch, plan, dot)
-    outer, inner = _tile_loops(sch, plan, dot)
+    outer, inner = _tile_loops(nest, plan, dot)
     sch.set_scope(dot.anchor, 0, "local")
     sch.reverse_compute_at(dot.final, outer[-1])
     _write_tile(sch, plan, dot, len(outer))
@@ -133,7 +136,7 @@ def _panels(sch: Schedule, plan: DotPlan, dot: _Dot) -> None:
         sch.transform_block_layout(dot.anchor, steps.index_map(sch, dot.anchor, grouped, dot.head + 3))
 
 
-def _panel(plan: DotPlan, tile: int, place: Mapping) -> Mapping:
+def _panel(plan: DotPlan, tile: int, place: Callable[..., Any]) -> Mapping:
     def mapping(*index: Any) -> list[Any]:
         *batch, i, k = index
         return [*batch, i // tile, *place(i % tile, _groups(plan, k))]
@@ -157,13 +160,18 @@ def _flip(sch: Schedule, plan: DotPlan, dot: _Dot) -> SBlockRV | None:
     return sch.cache_read(dot.anchor, steps.reads_index(sch, dot.anchor, panel), "global")
 
 
-def _tile_loops(sch: Schedule, plan: DotPlan, dot: _Dot) -> tuple[list[LoopRV], LoopRV]:
+def _tile_loops(nest: Nest, plan: DotPlan, dot: _Dot) -> tuple[list[LoopRV], LoopRV]:
     """The loops around a tile, and the outermost one inside."""
+    sch = nest.sch
     loops = list(sch.get_loops(dot.anchor))
     batch, (i, j, *depth) = loops[: dot.head], loops[dot.head :]
     row_tiles, rows = sch.split(i, [None, plan.rows])
     column_tiles, columns = sch.split(j, [None, plan.columns_tile])
-    order = [column_tiles, row_tiles] if plan.columns_outer else [row_tiles, column_tiles]
+    if plan.row_block is None:
+        order = [column_tiles, row_tiles] if plan.columns_outer else [row_tiles, column_tiles]
+    else:
+        blocks, row_tiles = sch.split(row_tiles, [None, nest.draw(plan.row_block)])
+        order = [blocks, column_tiles, row_tiles]
     sch.reorder(*batch, *order, rows, columns, *depth)
     return [*batch, *order], rows
 
@@ -192,9 +200,7 @@ def _place_row_pack(sch: Schedule, plan: DotPlan, dot: _Dot, flipped: SBlockRV |
         _pack(sch, plan, dot.row_pack, dot.row_batch, plan.rows, *_row_group(plan))
 
 
-def _pack(
-    sch: Schedule, plan: DotPlan, pack: SBlockRV, batch: int, tile: int, run: int, width: int
-) -> None:
+def _pack(sch: Schedule, plan: DotPlan, pack: SBlockRV, batch: int, tile: int, run: int, width: int) -> None:
     """All panels of an operand in a parallel nest of their own."""
     loops = list(sch.get_loops(pack))
     tiles, inside = sch.split(loops[batch], [None, tile])
@@ -222,7 +228,7 @@ def _pack_panel(sch: Schedule, plan: DotPlan, inside: LoopRV, depth: LoopRV, run
 
 
 def _row_group(plan: DotPlan) -> tuple[int, int]:
-    """The contiguous groups along k of the row operand, and the width of one: in an AMX tile's row, the row."""
+    """The contiguous groups along k of the row operand, and the width of one: a tile's whole row for AMX."""
     if plan.kernel.is_tiled and plan.row_run and plan.row_run % plan.kernel.groups == 0:
         return plan.row_run // plan.kernel.groups, plan.kernel.step
     return plan.row_run, plan.kernel.micro.kr

@@ -145,7 +145,7 @@ def _order(
     batch = [block.extent(i) for i in batch_iters(match, roles)]
     in_block = None
     if not columns_outer and row_tiles is not None and row_tiles > 1 and None not in batch:
-        in_block = row_block(match, roles, tile, (row_tiles, column_tiles), in_place)
+        in_block = row_block(match, roles, tile.rows, (row_tiles, column_tiles), in_place)
     outer = ceil_div(row_tiles, in_block.value) if in_block and row_tiles else row_tiles
     order = [*batch, *((column_tiles, row_tiles) if columns_outer else (outer, column_tiles))]
     return in_block, parallel_prefix(order, match.machine) if is_parallel(match, tile.lanes) else 0

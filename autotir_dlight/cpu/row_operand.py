@@ -9,7 +9,7 @@ from ..blocks import Block
 from ..knobs import Knob, knob
 from ..machine import dtype_bits
 from ..patterns import Contraction
-from .blocking import TASKS_PER_CORE, RegisterTile, ceil_div, divisors
+from .blocking import TASKS_PER_CORE, ceil_div, divisors
 from .map import flat
 from .nest import StageMatch
 
@@ -74,18 +74,24 @@ def rows_fit(match: StageMatch, roles: Contraction) -> bool:
 
 
 def row_block(
-    match: StageMatch, roles: Contraction, tile: RegisterTile, tiles: tuple[int, int | None], in_place: bool
+    match: StageMatch,
+    roles: Contraction,
+    rows: int,
+    tiles: tuple[int, int | None],
+    in_place: bool,
+    outside: float = COLUMNS_OUTSIDE_SHARE,
 ) -> Knob:
-    """How many row tiles stay in the L2 cache while the column panels pass by, and all cores have work."""
+    """How many tiles of ``rows`` rows stay in the L2 cache while the column panels pass by, and all cores
+    have work. ``outside``: the part of the cache for them where the panels do not fit into it."""
     machine, block = match.machine, match.stage.anchor
     row_tiles, column_tiles = tiles
     columns = block.volume(roles.columns) or 1
-    bytes_a_row, share = row_bytes(match, roles, in_place), COLUMNS_OUTSIDE_SHARE
+    bytes_a_row, share = row_bytes(match, roles, in_place), outside
     if columns * row_bytes(match, roles, False) <= machine.l2_bytes // 2:
         # The column panels stay in the cache from block to block: leave room for the result too.
         bytes_a_row += columns * max(1, dtype_bits(block.writes[0].dtype) // 8)
         share = ROW_BLOCK_SHARE
-    fit = int(machine.l2_bytes * share) // (tile.rows * bytes_a_row)
+    fit = int(machine.l2_bytes * share) // (rows * bytes_a_row)
     tasks = (block.volume(batch_iters(match, roles)) or 1) * row_tiles * (column_tiles or 1)
     choices = divisors(row_tiles)
     busy = [d for d in choices if tasks // d >= machine.cores * TASKS_PER_CORE] or choices[:1]

@@ -54,6 +54,8 @@ ready:
 declare void @llvm.x86.ldtilecfg(ptr)
 attributes #0 = {{ "target-features"="+amx-tile" }}
 """
+
+
 def tile_split(rows: int) -> int:
     """Over how many tiles the rows of a kernel are spread."""
     return -(-rows // TILE_ROWS)

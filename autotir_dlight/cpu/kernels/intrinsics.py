@@ -79,8 +79,9 @@ class DotShape:
         k = self.kernel
         tile = f"{self.rows}x{self.columns}x{self.steps}"
         order = "ab" if self.row_first else "ba"
-        types = ".".join(panel or own for panel, own in zip(self.panels, (k.rows, k.columns)))
-        return f"autotir.{k.instruction}.{k.micro.isa}.{types}.{k.rows}.{tile}.{order}.{self.index}"
+        own = "".join("o" if panel else "p" for panel in self.own)
+        types = f"{k.rows}.{k.columns}.{own}"
+        return f"autotir.{k.instruction}.{k.micro.isa}.{types}.{tile}.{order}.{self.index}"
 
 
 def dot_intrinsic(shape: DotShape) -> str:
@@ -119,9 +120,7 @@ def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
     kernel, n = shape.kernel, _numbers(shape)
     handles = [build.arg(name, build.handle()) for name in "abc"]
     a, b = (
-        build.match_buffer(
-            handle, n(*extents), panel or own, offset_factor=1, layout=None
-        )
+        build.match_buffer(handle, n(*extents), panel or own, offset_factor=1, layout=None)
         for handle, extents, panel, own in zip(
             handles, _extents(shape), shape.panels, (kernel.rows, kernel.columns)
         )
@@ -348,5 +347,7 @@ def _bits(operand: str, bits: str, lanes: int, number: Callable[[int], Any], run
                 build.writes(b[0:lanes])
                 with build.serial(number(0), number(lanes)) as loop, build.sblock("copy"):
                     i = build.axis.spatial(number(lanes), loop)
-                    build.buffer_store(b, build.reinterpret(bits, a[i]) if runs else build.Cast(bits, a[i]), [i])
+                    build.buffer_store(
+                        b, build.reinterpret(bits, a[i]) if runs else build.Cast(bits, a[i]), [i]
+                    )
         return builder.get()

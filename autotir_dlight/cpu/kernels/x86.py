@@ -10,8 +10,8 @@ good for, in multiply-adds a cycle against two FMA units of float32 at the same 
 * ``vpdpbssd`` / ``vpdpbuud`` (AVX-VNNI-INT8) 4×, no correction.
 * ``vpmaddwd`` on bytes widened to 16 bits, 2 a lane, and an add apart: 1.5× on 3 vector ports, 2× on 4.
   ``vpmaddubsw`` would be faster and saturates: 255 · 127 · 2 does not fit into 16 bits.
-* ``tdpb**d``, ``tdpbf16ps`` and ``tdpfp16ps`` (AMX) work on tiles of 16 rows of 64 bytes: 16 times VNNI's bytes and 16 times
-  float32's bfloat16 products. 2 × 2 tiles of the result, 2 of the rows and 2 of the columns fill the 8.
+* ``tdpbssd`` and its kin, ``tdpbf16ps``, ``tdpfp16ps`` (AMX) work on tiles of 16 rows of 64 bytes: 8 times
+  VNNI's bytes, 16 times float32's products for half precision. Of the 8 tiles 2 × 2 hold the result.
 * float16 and bfloat16 are widened to float32 while they are packed: float32's speed (for bfloat16 on AVX-512
   the plans that widen in the loop measured faster).
   ``vdpbf16ps`` is out of reach: TVM's legalisation makes float32 of every bfloat16 value inside a function.
@@ -138,7 +138,9 @@ def _tiles(why: str) -> list[DotKernel]:
     """The kernels of AMX: 2 × 2 tiles of the result, or 1 × 4 for few rows."""
     tiles, letter = ((2 * TILE_ROWS, 2), (TILE_ROWS, 4)), {"int8": "s", "uint8": "u"}
 
-    def kernel(tile: tuple[int, int], dtype: str, feature: str, operands: tuple[str, str], name: str) -> DotKernel:
+    def kernel(
+        tile: tuple[int, int], dtype: str, feature: str, operands: tuple[str, str], name: str
+    ) -> DotKernel:
         kr, acc = (4, "int32") if operands[0] in INT8 else (2, "float32")
         micro = _micro("amx", *tile, kr, dtype, f"{feature} avx512bw", why, acc)
         return DotKernel(micro, *operands, name, groups=TILE_ROWS)
