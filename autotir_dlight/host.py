@@ -233,9 +233,9 @@ def choose_mcpu(cpu: HostCpu, implied: Callable[[str], frozenset[str]]) -> tuple
 
     ``implied`` tells the features that LLVM gives a name. A named CPU is taken when it has no computing
     feature too many; of several the one that has most of them, then the one that fits best in the others,
-    then one of ``cpu.names``, then the first of the table. Features for other purposes that it has too many
-    (a hypervisor hides some) and AMX are taken off by ``mattr``, and LLVM's hint against 512-bit vectors where these
-    do not slow the CPU's clock.
+    then one of ``cpu.names``, then the first of the table. AMX and features for other purposes that it has
+    too many (a hypervisor hides some) are taken off by ``mattr``, and LLVM's hint against 512-bit vectors
+    where these do not slow the CPU's clock.
     Returns ``("", ())`` for an architecture without a table.
     """
     if cpu.arch not in CPU_MODELS:

@@ -11,7 +11,8 @@ from .. import steps
 from .._tvm import LoopRV, SBlockRV, Schedule
 from .dot import DotPlan
 from .gemm_form import Mapping, absorb_padding, drop_result_padding, operands, to_gemm_form
-from .kernels.intrinsics import DotShape, bits_intrinsic, dot_intrinsic, flip_intrinsic, zero_intrinsic
+from .kernels.copies import bits_intrinsic, flip_intrinsic, zero_intrinsic
+from .kernels.intrinsics import DotShape, dot_intrinsic
 from .nest import Nest
 from .row_operand import batch_iters
 

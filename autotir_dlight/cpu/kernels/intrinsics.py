@@ -86,30 +86,10 @@ class DotShape:
 
 def dot_intrinsic(shape: DotShape) -> str:
     """The name of the registered intrinsic for ``shape``."""
-    return _registered(shape.name, lambda: (_describe(shape), _implement(shape)))
+    return registered(shape.name, lambda: (_describe(shape), _implement(shape)))
 
 
-def flip_intrinsic(shape: DotShape) -> str:
-    """The name of the intrinsic that copies a row panel and inverts the sign bit of each byte."""
-    name = f"autotir.flip.{shape.kernel.rows}.{shape.rows}x{shape.steps}.{shape.index}"
-    return _registered(name, lambda: (_flip(shape, False), _flip(shape, True)))
-
-
-def bits_intrinsic(operand: str, bits: str, lanes: int, index: str) -> str:
-    """The name of the intrinsic that copies ``lanes`` neighbours as the integers that have their bits."""
-    name = f"autotir.bits.{operand}.{bits}x{lanes}.{index}"
-    number = build.int64 if index == "int64" else build.int32
-    return _registered(name, lambda: tuple(_bits(operand, bits, lanes, number, run) for run in (False, True)))
-
-
-def zero_intrinsic(shape: DotShape) -> str:
-    """The name of the intrinsic that sets the result to zero: nothing, for a kernel that begins with that."""
-    acc, single = shape.kernel.micro.acc_dtype, min(shape.steps, 2)
-    name = f"autotir.amx.zero.{acc}.{shape.rows}x{shape.columns}x{single}.{shape.index}"
-    return _registered(name, lambda: (_zero(shape, True), _zero(shape, False)))
-
-
-def _registered(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
+def registered(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
     if TensorIntrin.get(name, allow_missing=True) is None:
         TensorIntrin.register(name, *make())
     return name
@@ -117,7 +97,7 @@ def _registered(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
 
 def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
     """The matched buffers A, B as :meth:`DotShape.row_index` and ``column_index`` say, C [rows, columns]."""
-    kernel, n = shape.kernel, _numbers(shape)
+    kernel, n = shape.kernel, numbers(shape)
     handles = [build.arg(name, build.handle()) for name in "abc"]
     a, b = (
         build.match_buffer(handle, n(*extents), panel or own, offset_factor=1, layout=None)
@@ -125,10 +105,10 @@ def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
             handles, _extents(shape), shape.panels, (kernel.rows, kernel.columns)
         )
     )
-    return a, b, _result(shape, handles[2])
+    return a, b, result_buffer(shape, handles[2])
 
 
-def _result(shape: DotShape, handle: Any) -> Any:
+def result_buffer(shape: DotShape, handle: Any) -> Any:
     stride = build.int64() if shape.index == "int64" else build.int32()
     return build.match_buffer(
         handle,
@@ -145,7 +125,7 @@ def _extents(shape: DotShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shape.row_index(shape.rows, shape.depth), shape.column_index(shape.columns, shape.depth)
 
 
-def _numbers(shape: DotShape) -> Callable[..., list[Any]]:
+def numbers(shape: DotShape) -> Callable[..., list[Any]]:
     """Integers as constants of the index type."""
     return lambda *values: [shape.number(v) for v in values]
 
@@ -168,7 +148,7 @@ def _widen(value: Any, shape: DotShape, panel: str, operand: str) -> Any:
 
 
 def _describe(shape: DotShape) -> Any:
-    kernel, n = shape.kernel, _numbers(shape)
+    kernel, n = shape.kernel, numbers(shape)
     with IRBuilder() as builder:
         with build.prim_func(s_tir=True):
             a, b, c = _panels(shape)
@@ -185,27 +165,6 @@ def _describe(shape: DotShape) -> Any:
                     right = _widen(b[shape.column_index(j, depth)], shape, shape.panels[1], kernel.columns)
                     product = left * right if shape.row_first else right * left
                     build.buffer_store(c, c[i, j] + product, [i, j])
-        return builder.get()
-
-
-def _zero(shape: DotShape, stores: bool) -> Any:
-    """``C[i, j] = 0`` as TVM sees it, or without ``stores`` what runs: nothing."""
-    acc = shape.kernel.micro.acc_dtype
-    with IRBuilder() as builder:
-        with build.prim_func(s_tir=True):
-            c = _result(shape, build.arg("c", build.handle()))
-            with build.sblock("root"):
-                build.reads()
-                build.writes(c[0 : shape.rows, 0 : shape.columns])
-                if stores:
-                    # TVM counts a reduction of one step among the spatial loops.
-                    single = [1] * (shape.steps == 1)
-                    extents = _numbers(shape)(shape.rows, shape.columns, *single)
-                    with build.grid(*extents) as loops, build.sblock("zero"):
-                        at = list(build.axis.remap("SS", list(loops)[:2]))
-                        build.buffer_store(c, getattr(build, acc)(0), at)
-                else:
-                    build.evaluate(build.int32(0))
         return builder.get()
 
 
@@ -226,7 +185,7 @@ def _implement(shape: DotShape) -> Any:
 
 def _kernel(shape: DotShape, a: Any, b: Any, c: Any) -> None:
     """The loop over k, and the correction of a flipped row operand after it."""
-    n, kernel, lanes = _numbers(shape), shape.kernel, shape.lanes
+    n, kernel, lanes = numbers(shape), shape.kernel, shape.lanes
     emit, load = _emitter(kernel, lanes), _Loads(shape)
     sums = None
     if kernel.flip:
@@ -255,7 +214,7 @@ class _Loads:
     """Vector loads of the panels."""
 
     def __init__(self, shape: DotShape) -> None:
-        self.shape, self.n = shape, _numbers(shape)
+        self.shape, self.n = shape, numbers(shape)
 
     def run(self, start: int, width: int) -> Any:
         """The indices ``start`` … ``start + width - 1``."""
@@ -297,57 +256,3 @@ def _emitter(kernel: DotKernel, lanes: int) -> Emit:
     if (kernel.rows == "uint8") != kernel.flip:
         return lambda acc, row, column: call(name, acc, row, column)
     return lambda acc, row, column: call(name, acc, column, row)
-
-
-def _flip(shape: DotShape, inverted: bool) -> Any:
-    """``B[k, i, r] = A[k, i, r]`` as TVM sees it, or with ``inverted`` what runs: ``^ 0x80``."""
-    n, kr, dtype = _numbers(shape), shape.kernel.micro.kr, shape.kernel.rows
-    extents = n(shape.steps, shape.rows, kr)
-    with IRBuilder() as builder:
-        with build.prim_func(s_tir=True):
-            a, b = (
-                build.match_buffer(
-                    build.arg(name, build.handle()), extents, dtype, offset_factor=1, layout=None
-                )
-                for name in "ab"
-            )
-            with build.sblock("root"):
-                everything = tuple(slice(0, int(e)) for e in extents)
-                build.reads(a[everything])
-                build.writes(b[everything])
-                if inverted:
-                    _inverted_copy(shape, a, b)
-                else:
-                    with build.grid(*extents) as loops, build.sblock("copy"):
-                        at = list(build.axis.remap("SSS", list(loops)))
-                        build.buffer_store(b, a[tuple(at)], at)
-        return builder.get()
-
-
-def _inverted_copy(shape: DotShape, a: Any, b: Any) -> None:
-    n, width = _numbers(shape), shape.rows * shape.kernel.micro.kr
-    sign = build.int8(SIGN) if shape.kernel.rows == "int8" else build.uint8(SIGN & 0xFF)
-    with build.serial(*n(0, shape.steps)) as k:
-        at = [k, *n(0), build.Ramp(*n(0, 1), width)]
-        build.buffer_store(b, build.bitwise_xor(a[tuple(at)], build.broadcast(sign, width)), at)
-
-
-def _bits(operand: str, bits: str, lanes: int, number: Callable[[int], Any], runs: bool) -> Any:
-    """``B[r] = cast(A[r])`` as TVM sees it, or what ``runs``: ``reinterpret``."""
-    with IRBuilder() as builder:
-        with build.prim_func(s_tir=True):
-            a, b = (
-                build.match_buffer(
-                    build.arg(name, build.handle()), [number(lanes)], dtype, offset_factor=1, layout=None
-                )
-                for name, dtype in (("a", operand), ("b", bits))
-            )
-            with build.sblock("root"):
-                build.reads(a[0:lanes])
-                build.writes(b[0:lanes])
-                with build.serial(number(0), number(lanes)) as loop, build.sblock("copy"):
-                    i = build.axis.spatial(number(lanes), loop)
-                    build.buffer_store(
-                        b, build.reinterpret(bits, a[i]) if runs else build.Cast(bits, a[i]), [i]
-                    )
-        return builder.get()
