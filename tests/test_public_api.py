@@ -28,8 +28,11 @@ LAYERS = [
     {"patterns"},
     {"rule", "steps"},
     {"cpu"},
-    {"rules", "apply", "vector_math"},
+    {"rules"},
+    {"tune.keys", "tune.space", "tune.records", "tune.lookup"},
+    {"apply", "vector_math"},
     {"relax"},
+    {"tune"},
 ]
 WITHOUT_TVM = ["machine", "settings", "knobs", "report", "errors", "cpu.blocking"]
 
@@ -74,8 +77,12 @@ def imports_of(path):
 
 
 def layer_of(name):
-    head = name.split(".")[0]
-    return next((k for k, layer in enumerate(LAYERS) if head in layer), None)
+    """The layer of a module: its own, else its package's."""
+    for known in (name, name.split(".")[0]):
+        for position, layer in enumerate(LAYERS):
+            if known in layer:
+                return position
+    return None
 
 
 def module_name(path):

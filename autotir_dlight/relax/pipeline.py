@@ -25,6 +25,7 @@ from ..apply import ApplyDefaultSchedule
 from ..report import Report
 from ..rules import rules as default_rules
 from ..steps import LAYOUT_FREE, LAYOUT_REWRITE
+from ..tune.lookup import TunedPlans
 from ..vector_math import VectorMath
 from .fold import FoldConstants
 from .layout import ChannelsLast
@@ -190,7 +191,7 @@ def _placeholder(func: Any) -> Any:
 
 
 def scheduling_passes(
-    rules: list[ScheduleRule], database: str | Path | None, report: Report | None
+    rules: list[ScheduleRule], database: str | Path | TunedPlans | None, report: Report | None
 ) -> list[Pass]:
     """Schedule every function, move what packs a constant to compile time, lower calls to vectors."""
     return [
@@ -206,7 +207,7 @@ def pipeline(
     target: Target,
     *,
     rules: list[ScheduleRule] | None = None,
-    database: str | Path | None = None,
+    database: str | Path | TunedPlans | None = None,
     report: Report | None = None,
     layout: Layout = "auto",
 ) -> Callable[..., IRModule]:
