@@ -57,6 +57,9 @@ class TunedPlans:
         """``database`` itself, or the winners in that folder."""
         return database if isinstance(database, TunedPlans) else cls(database)
 
+    def __len__(self) -> int:
+        return sum(len(records) for records in self._by_pattern.values())
+
     def choose(
         self, func: Any, target: Target, view: FuncView, rules: Sequence[ScheduleRule]
     ) -> TunedChoice | None:

@@ -171,7 +171,7 @@ class Database:
     def records(
         self, kind: Kind | None = None, machine: str | None = None, pattern: str | None = None
     ) -> list[Record]:
-        """The records that agree with what is given, oldest first; damaged ones are left out with a warning."""
+        """The records that agree with what is given, oldest first, without damaged ones (a warning tells)."""
         wanted = {"kind": kind, "machine": machine, "pattern": pattern}
         given = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name}=?" for name in given)
