@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .._tvm import IRModule, ir
-from ..errors import first_line
+from ..errors import first_line, last_line
 from ..host import usable_cores
 from .build import compile_candidate
 from .meta_schedule import BuilderResult, PopenPoolExecutor, PyBuilder, derived_object
@@ -65,8 +65,11 @@ class ExecutorBuilder(PyBuilder):
         self._folder.cleanup()
 
     def _submit(self, entry: Any) -> Future[str] | str:
-        path = str(Path(self._folder.name) / f"candidate{next(self._numbers)}.so")
+        # A folder for each: meta-schedule removes the folder of a library that it has measured.
+        folder = Path(self._folder.name) / str(next(self._numbers))
+        path = str(folder / "candidate.so")
         try:
+            folder.mkdir()
             module = ir.save_json(IRModule({"main": entry.mod["main"]}))
             return self._pool().submit(compile_candidate, module, _target(entry), path, self.compiler)
         except Exception as err:  # an executor that is broken or shut down says so here
@@ -99,9 +102,11 @@ class ExecutorBuilder(PyBuilder):
             future.cancel()
             return BuilderResult(None, f"building took longer than {self.timeout_sec:.0f} s")
         except ChildProcessError:
-            return BuilderResult(None, "the process that built the candidate was killed")
+            return BuilderResult(
+                None, "the process that built the candidate died, or cannot import autotir_dlight"
+            )
         except Exception as err:
-            return BuilderResult(None, f"building failed: {first_line(err)}")
+            return BuilderResult(None, f"building failed: {last_line(err)}")
         return BuilderResult(path, None)
 
 

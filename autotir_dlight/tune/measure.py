@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from .task import Task
 DEVICE = "cpu"
 # Seconds for one candidate on one case.
 RUN_SECONDS = 30.0
+# Seconds within which a tracker must answer.
+ANSWER_SECONDS = 10
 # A measurement repeats the function for this long (ms), and is made this many times.
 REPEAT_MS = 10
 REPEATS = 3
@@ -75,10 +78,12 @@ def rpc_runner(tracker: str, key: str, cold_cache: bool = False, timeout_sec: fl
 def count_boards(config: Any, tracker: str, key: str) -> int:
     """How many boards the tracker has under ``key``; raises :class:`MeasureError` where there are none."""
     try:
-        boards = int(config._replace(session_timeout_sec=10).count_num_servers())
+        # TVM tries for a long time to reach a tracker that is not there.
+        socket.create_connection((config.tracker_host, config.tracker_port), timeout=ANSWER_SECONDS).close()
+        boards = int(config._replace(session_timeout_sec=ANSWER_SECONDS).count_num_servers())
     except Exception as err:
         raise MeasureError(
-            f"the RPC tracker {tracker} does not answer: start it or correct the address"
+            f"the RPC tracker {tracker} does not answer: start it or correct its address"
         ) from err
     if not boards:
         raise MeasureError(f"the RPC tracker {tracker} has no board under the key {key!r}")
