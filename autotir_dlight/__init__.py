@@ -5,7 +5,7 @@ A module of TensorIR functions goes in, a module of fast ones comes out. See the
 to use it.
 """
 
-from . import cpu
+from . import cpu, tune
 from .apply import ApplyDefaultSchedule
 from .explain import explain
 from .host import host_target, set_num_threads
@@ -36,5 +36,6 @@ __all__ = [
     "pipeline",
     "rules",
     "set_num_threads",
+    "tune",
     "verify",
 ]

@@ -19,6 +19,7 @@ PUBLIC = {
     "autotir_dlight.relax.pipeline": ["pipeline", "graph_passes", "scheduling_passes", "lowering_passes"],
     "autotir_dlight.vector_math": ["VectorMath"],
     "autotir_dlight.knobs": ["Knob", "knob"],
+    "autotir_dlight.tune": dl.tune.__all__,
 }
 # Import goes one way: a module may import those of its own layer and of the layers before it.
 LAYERS = [
@@ -61,6 +62,7 @@ def test_importing_loads_no_extra_and_no_tensor_intrinsic():
     costly = ("tensor_intrin", "onnx", "onnxruntime", "onnxsim", "xgboost", "matplotlib", "torch", "tqdm")
     assert not [m for m in loaded if any(part in costly for part in m.split("."))]
     assert not [m for m in loaded if m.startswith(("autotir_dlight.cli", "autotir_dlight.benchmark"))]
+    assert not [m for m in loaded if m.startswith("tvm.s_tir.meta_schedule") or "sqlite3" in m]
 
 
 def imports_of(path):

@@ -39,7 +39,8 @@ class TuneOptions:
     prior : folders of other databases that the cost model learns from and the search begins with
     seed : the same seed and the same times give the same search
     model : use the cost model, which needs the extra ``tune``
-    threads : threads to run on, default the usable cores
+    threads : threads to run on, default the usable cores, on a board those of the target
+    compiler : the compiler that links candidates, for targets that the system's cannot link for
     on_progress : called after each batch
     """
 
@@ -52,6 +53,7 @@ class TuneOptions:
     seed: int = 0
     model: bool = True
     threads: int | None = None
+    compiler: str = ""
     on_progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -72,7 +74,7 @@ def tune_tir(
     tasks, skipped = extract_tasks(module, target, chosen.rules, chosen.extents)
     prior = [record for folder in chosen.prior for record in Database(folder, read_only=True).records()]
     database = Database(work_dir)
-    with Measurer(chosen.builder, chosen.runner, chosen.threads) as measurer:
+    with Measurer(chosen.builder, chosen.runner, chosen.threads, chosen.compiler) as measurer:
         tuner = Tuner(database, measurer, chosen.seed, chosen.model, prior, chosen.on_progress)
         return tuner.tune(tasks, chosen.trials, skipped)
 

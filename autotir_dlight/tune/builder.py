@@ -19,6 +19,7 @@ from typing import Any
 
 from .._tvm import IRModule, ir
 from ..errors import first_line, last_line
+from ..extras import require
 from ..host import usable_cores
 from .build import compile_candidate
 from .meta_schedule import BuilderResult, PopenPoolExecutor, PyBuilder, derived_object
@@ -79,6 +80,7 @@ class ExecutorBuilder(PyBuilder):
         if self._executor is not None:
             return self._executor
         if self._own is None:
+            require("cloudpickle", "tune", "building in processes of their own")
             self._own = PopenPoolExecutor(
                 max_workers=max(1, usable_cores()),
                 timeout=self.timeout_sec,

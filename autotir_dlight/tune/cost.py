@@ -31,9 +31,10 @@ FEWEST_TO_COMPARE = 24
 FOLDS = 3
 ROUNDS = 60
 # Knobs and fields of the plan share this many places, by a hash of their names.
-PLAN_PLACES = 32
+PLAN_PLACES = 64
 STORE_FEATURES = 164
-_PARAMS = {"max_depth": 5, "eta": 0.2, "min_child_weight": 1, "verbosity": 0, "seed": 0}
+# One thread: there is little to learn from, and OpenMP's threads and TVM's would spin against each other.
+_PARAMS = {"max_depth": 5, "eta": 0.2, "min_child_weight": 1, "verbosity": 0, "seed": 0, "nthread": 1}
 _OBJECTIVES = ("reg:squarederror", "rank:pairwise")
 
 
@@ -75,8 +76,10 @@ def _plan(space: Space, point: Point) -> list[float]:
     named: dict[str, Any] = {**facts["structure"], **space.values(point), f"is {facts['title']}": 1}
     for name, value in named.items():
         if isinstance(value, int):
-            place = zlib.crc32(name.rpartition(".")[2].encode()) % PLAN_PLACES
-            places[place] += math.copysign(math.log2(1 + abs(value)), value)
+            # By its whole name a knob is itself, by the last part it is like those of other functions.
+            for known in {name, name.rpartition(".")[2]}:
+                place = zlib.crc32(known.encode()) % PLAN_PLACES
+                places[place] += math.copysign(math.log2(1 + abs(value)), value)
     return places
 
 
@@ -148,13 +151,15 @@ class CostModel:
 
     def predict(self, features: Sequence[Sequence[float]]) -> list[float]:
         """A number for each point, the larger the faster; for regression log(default's time / its time)."""
-        data = self._xgboost.DMatrix(np.asarray(features, dtype="float32"))
+        data = self._xgboost.DMatrix(np.asarray(features, dtype="float32"), nthread=1)
         return [float(v) for v in self._booster.predict(data)]
 
     def _train(self, objective: str, samples: Sequence[Sample]) -> Any:
         ordered = sorted(samples, key=lambda s: s.group)
         data = self._xgboost.DMatrix(
-            np.asarray([s.features for s in ordered], dtype="float32"), label=_labels(ordered, objective)
+            np.asarray([s.features for s in ordered], dtype="float32"),
+            label=_labels(ordered, objective),
+            nthread=1,
         )
         if objective.startswith("rank"):
             groups = [s.group for s in ordered]
@@ -168,7 +173,7 @@ class CostModel:
             train = [s for k, s in enumerate(self.samples) if k % FOLDS != fold]
             test = [s for k, s in enumerate(self.samples) if k % FOLDS == fold]
             booster = self._train(objective, train)
-            data = self._xgboost.DMatrix(np.asarray([s.features for s in test], dtype="float32"))
+            data = self._xgboost.DMatrix(np.asarray([s.features for s in test], dtype="float32"), nthread=1)
             # Scores of different ranking models have no common scale: each fold is a group of its own.
             predicted = booster.predict(data)
             pairs += [(f"{fold} {s.group}", float(p), s.gain) for s, p in zip(test, predicted)]

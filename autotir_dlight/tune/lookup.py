@@ -7,14 +7,16 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._tvm import ScheduleRule, Target
 from ..blocks import FuncView
 from ..rule import Decision, Reject, Rule, plan_structure
 from .keys import Key, key_of, machine_key, machine_name
-from .records import Database, Record
 from .space import Option, Point, Space
+
+if TYPE_CHECKING:
+    from .records import Record
 
 # How far extents may be from those of a record that is transferred: the mean ratio of the extents.
 TRANSFER_RATIO = 8.0
@@ -47,6 +49,9 @@ class TunedPlans:
     def __init__(
         self, folder: str | os.PathLike[str], any_machine: bool = False, transfer: bool = False
     ) -> None:
+        # SQLite is loaded where there is a database.
+        from .records import Database
+
         self.any_machine, self.transfer = any_machine, transfer
         self._by_pattern: dict[str, list[Record]] = {}
         for record in Database(folder, read_only=True).records("best"):

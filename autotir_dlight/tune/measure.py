@@ -16,7 +16,9 @@ from typing import Any
 
 from .._tvm import IRModule
 from ..errors import UserError, first_line
+from ..extras import require
 from ..host import set_num_threads
+from ..rule import machine_of
 from .build import load_calls
 from .builder import ExecutorBuilder
 from .case import allocate, allocate_remotely, evaluate, evaluate_remotely, make_case
@@ -33,6 +35,8 @@ from .space import Point
 from .task import Task
 
 DEVICE = "cpu"
+# What cloudpickle is for, in the words of an error.
+PROCESSES = "measuring in processes of their own"
 # Seconds for one candidate on one case.
 RUN_SECONDS = 30.0
 # Seconds within which a tracker must answer.
@@ -59,6 +63,7 @@ class Measured:
 def local_runner(cold_cache: bool = False, timeout_sec: float = RUN_SECONDS) -> Any:
     """Meta-schedule's runner in a process on this machine; ``cold_cache`` flushes what is not the first
     argument from the caches before each run."""
+    require("cloudpickle", "tune", PROCESSES)
     return LocalRunner(timeout_sec=timeout_sec, evaluator_config=evaluator(cold_cache))
 
 
@@ -70,6 +75,7 @@ def rpc_runner(tracker: str, key: str, cold_cache: bool = False, timeout_sec: fl
     host, colon, port = tracker.rpartition(":")
     if not colon or not host or not port.isdecimal():
         raise MeasureError(f"{tracker!r} is no tracker: give it as host:port")
+    require("cloudpickle", "tune", PROCESSES)
     config = RPCConfig(host, int(port), key, session_priority=1, session_timeout_sec=int(timeout_sec))
     count_boards(config, tracker, key)
     return RPCRunner(rpc_config=config, evaluator_config=evaluator(cold_cache), max_workers=1)
@@ -107,11 +113,15 @@ class Measurer:
     ----------
     builder : a meta-schedule builder that makes shared libraries; default :class:`ExecutorBuilder`
     runner : what :func:`local_runner` (default) or :func:`rpc_runner` gives
-    threads : threads that the functions run on; default the usable cores
+    threads : threads that the functions run on; default the usable cores, on a board those of the target
+    compiler : what the default builder links with
     """
 
-    def __init__(self, builder: Any = None, runner: Any = None, threads: int | None = None) -> None:
-        self._builder = builder if builder is not None else ExecutorBuilder()
+    def __init__(
+        self, builder: Any = None, runner: Any = None, threads: int | None = None, compiler: str = ""
+    ) -> None:
+        self._builder = builder if builder is not None else ExecutorBuilder(compiler=compiler)
+        self._asked_threads = threads
         self._owns_builder = builder is None
         self._runner = runner
         # This process computes the results that are right, and the roof: on the same threads.
@@ -194,17 +204,21 @@ class Measurer:
             return Measured(error=error)
         calls, seconds = load_calls(path), []
         for position in range(len(task.extents)):
-            result = self._run(self._case(task, position), path, calls)
+            result = self._run(task, self._case(task, position), path, calls)
             if isinstance(result, str):
                 return Measured(error=result)
             seconds.append(result)
         return Measured(tuple(seconds))
 
-    def _run(self, case: str, path: str, calls: Any) -> float | str:
+    def _run(self, task: Task, case: str, path: str, calls: Any) -> float | str:
         """The median of one candidate's times, or what went wrong."""
         runner = self.runner
         # A runner hands its functions neither the library's path nor the task: both are bound here.
-        runner.f_alloc_argument = partial(allocate_remotely if self.remote else allocate, case, self.threads)
+        if self.remote:
+            threads = self._asked_threads or machine_of(task.space.target).cores
+            runner.f_alloc_argument = partial(allocate_remotely, case, threads)
+        else:
+            runner.f_alloc_argument = partial(allocate, case, self.threads)
         runner.f_run_evaluator = partial(evaluate_remotely if self.remote else evaluate, case, calls)
         info = [TensorInfo("float32", [1])]
         (future,) = runner.run([RunnerInput(path, DEVICE, info)])
