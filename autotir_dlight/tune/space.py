@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The design space of a function: the plans of every rule that takes it, with the choices of their knobs.
+"""The design space of a function: the plans of every rule that takes it, with the choices of their knobs,
+and those of the first rule with other register tiles.
 
 A point is a plan and a value for each of its knobs; the first plan at its knobs' defaults is what
 :class:`~autotir_dlight.ApplyDefaultSchedule` takes without tuning. Every point is a right schedule, so a
@@ -17,6 +18,7 @@ from typing import Any
 
 from .._tvm import Schedule, ScheduleRule, Target
 from ..blocks import FuncView
+from ..cpu.blocking import tile_rank
 from ..knobs import Knob, knobs_of, override_knobs
 from ..normalise import normalise
 from ..rule import Decision, Reject, Rule
@@ -25,6 +27,9 @@ from ..rules import rules as default_rules
 # Odds of a change: the plan as a whole, else one knob, mostly to a neighbouring value.
 PLAN_ODDS = 0.25
 JUMP_ODDS = 0.2
+
+# Register tiles that are looked at, the best by the formula first.
+TILES = 8
 
 
 @dataclass(frozen=True, order=True)
@@ -87,8 +92,13 @@ class Space:
             decision = rule.decide(func, target, view)
             if isinstance(decision, Reject):
                 continue
-            known = [option.plan for option in options]
-            options.extend(Option(rule, decision, p) for p in decision.plans if p not in known)
+            first = not options
+            _extend(options, rule, decision)
+            for rank in range(1, TILES) if first else ():
+                with tile_rank(rank):
+                    other = rule.decide(func, target, view)
+                if not isinstance(other, Reject):
+                    _extend(options, rule, other)
         if not options:
             return Reject("no rule takes the function")
         return cls(func, target, view, tuple(options))
@@ -158,6 +168,12 @@ class Space:
         if one.plan != two.plan:
             return one
         return Point(one.plan, tuple(rng.choice(pair) for pair in zip(one.choices, two.choices)))
+
+
+def _extend(options: list[Option], rule: Rule, decision: Decision) -> None:
+    """Add the plans that are not among ``options``."""
+    known = [option.plan for option in options]
+    options.extend(Option(rule, decision, plan) for plan in decision.plans if plan not in known)
 
 
 def _nearest(knob: Knob, value: int) -> int:

@@ -56,7 +56,6 @@ class State:
     stopped: str = ""
     winner: Point | None = None
     gain: float = 1.0
-    measured: dict[Point, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def relative(self) -> float:
@@ -189,15 +188,13 @@ class Tuner:
             if point == task.space.default and record.seconds:
                 state.default = record.seconds
             if state.default:
-                self._enter(state, point, Measured(record.seconds, record.error))
+                self._enter(state, point, Measured(record.seconds, record.error), record.default_seconds)
 
-    def _enter(self, state: State, point: Point, measured: Measured) -> None:
-        """Put a measurement into the search."""
-        state.search.update(point, relative_time(measured.seconds, state.default))
+    def _enter(self, state: State, point: Point, measured: Measured, default: Sequence[float]) -> None:
+        """Put a measurement into the search; ``default`` are the default's times measured beside it."""
+        state.search.update(point, relative_time(measured.seconds, default))
         state.trials += 1
         state.failed += not measured.seconds
-        if measured.seconds:
-            state.measured[point] = measured.seconds
 
     def _measure_default(self, state: State) -> None:
         """Measure the default where no earlier run did, and commit it as the winner so far."""
@@ -209,8 +206,8 @@ class Tuner:
                 return
             state.default = measured.seconds
             self._used += 1
-            self._commit(state, task.space.default, measured)
-            self._enter(state, task.space.default, measured)
+            self._commit(state, task.space.default, measured, measured.seconds)
+            self._enter(state, task.space.default, measured, measured.seconds)
             self.database.add(self._record("best", state, task.space.default, measured, measured.seconds))
         local = not self.measurer.remote
         roof = self._peaks.seconds(task, self.measurer.threads) if local else 0.0
@@ -245,9 +242,12 @@ class Tuner:
         foreseen = predict(points) if predict else [None] * len(points)
         before = state.relative
         samples: list[Sample] = []
+        # The machine is not the same from one batch to the next: each has a default of its own beside it.
+        ((base,),) = self.measurer.in_turns(state.task, [state.task.space.default], 1)
+        beside = base.seconds or state.default
         for point, guess, measured in zip(points, foreseen, self.measurer.measure(state.task, points)):
-            self._enter(state, point, measured)
-            self._commit(state, point, measured, guess)
+            self._enter(state, point, measured, beside)
+            self._commit(state, point, measured, beside, guess)
             samples += self._sample(state, point)
         self._used += len(points)
         state.history.append(before)
@@ -277,10 +277,12 @@ class Tuner:
             return []
         return [Sample(_group(state.task), tuple(state.features.of(point)), -math.log(relative))]
 
-    def _commit(self, state: State, point: Point, measured: Measured, guess: float | None = None) -> None:
+    def _commit(
+        self, state: State, point: Point, measured: Measured, default: Any, guess: float | None = None
+    ) -> None:
         features = state.features.of(point) if self.model is not None and measured.seconds else []
         meta = {"features": features, "predicted": guess}
-        self.database.add(self._record("trial", state, point, measured, state.default, meta))
+        self.database.add(self._record("trial", state, point, measured, default, meta))
 
     def _record(
         self, kind: Any, state: State, point: Point, measured: Measured, default: Any, meta: Any = None
