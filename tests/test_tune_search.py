@@ -63,6 +63,10 @@ class Formula:
         self.asked += [(task.name, point) for point in points]
         return [self._one(task, point, self.noise(task, point)) for point in points]
 
+    def beside(self, task, points, default):
+        base = self._one(task, default, 1.0).seconds
+        return [(measured, base) for measured in self.measure(task, points)]
+
     def in_turns(self, task, points, rounds=5):
         return [[self._one(task, point, 1.0)] * rounds for point in points]
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import Any
 
@@ -54,7 +53,7 @@ class MeasureError(UserError, RuntimeError):
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of a point, a median a case, or why there are none."""
+    """Seconds of a point, the shortest of its repeats in each case, or why there are none."""
 
     seconds: tuple[float, ...] = ()
     error: str = ""
@@ -164,6 +163,19 @@ class Measurer:
         self._build(task, points)
         return [self._time(task, point) for point in points]
 
+    def beside(
+        self, task: Task, points: Sequence[Point], default: Point
+    ) -> list[tuple[Measured, tuple[float, ...]]]:
+        """The same with the default timed between any two points: each with the default's times beside it,
+        the mean of before and after. A busy machine changes its speed from one second to the next."""
+        self._build(task, [default, *points])
+        found, before = [], self._time(task, default).seconds
+        for point in points:
+            measured, after = self._time(task, point), self._time(task, default).seconds
+            found.append((measured, tuple((a + b) / 2 for a, b in zip(before, after)) or before or after))
+            before = after
+        return found
+
     def in_turns(self, task: Task, points: Sequence[Point], rounds: int = ROUNDS) -> list[list[Measured]]:
         """Time built points in turns, ``rounds`` times over: per point its measurements, round by round."""
         self._build(task, points)
@@ -211,7 +223,7 @@ class Measurer:
         return Measured(tuple(seconds))
 
     def _run(self, task: Task, case: str, path: str, calls: Any) -> float | str:
-        """The median of one candidate's times, or what went wrong."""
+        """The shortest of one candidate's times, or what went wrong."""
         runner = self.runner
         # A runner hands its functions neither the library's path nor the task: both are bound here.
         if self.remote:
@@ -225,7 +237,8 @@ class Measurer:
         result = future.result()
         if result.error_msg is not None:
             return _told(str(result.error_msg))
-        return median(float(s) for s in result.run_secs)
+        # What disturbs a run only ever makes it longer.
+        return min(float(s) for s in result.run_secs)
 
 
 def _told(message: str) -> str:

@@ -51,7 +51,7 @@ class Record:
     pattern, dtype, extents : the function, see :class:`~autotir_dlight.tune.keys.Key`
     machine, machine_name : the digest of the machine, and its name for people
     cases : the values of symbolic extents that it was measured at, one empty entry where there are none
-    seconds : one median a case; empty where the trial failed
+    seconds : one time a case, a median over rounds for a winner; empty where the trial failed
     default_seconds : the same for the default schedule, measured in turns with this one
     error : why the trial failed, else ``""``
     meta : facts for people and for the cost model: function's name, calls, versions, features, predicted

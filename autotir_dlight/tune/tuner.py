@@ -242,12 +242,10 @@ class Tuner:
         foreseen = predict(points) if predict else [None] * len(points)
         before = state.relative
         samples: list[Sample] = []
-        # The machine is not the same from one batch to the next: each has a default of its own beside it.
-        ((base,),) = self.measurer.in_turns(state.task, [state.task.space.default], 1)
-        beside = base.seconds or state.default
-        for point, guess, measured in zip(points, foreseen, self.measurer.measure(state.task, points)):
-            self._enter(state, point, measured, beside)
-            self._commit(state, point, measured, beside, guess)
+        found = self.measurer.beside(state.task, points, state.task.space.default)
+        for point, guess, (measured, beside) in zip(points, foreseen, found):
+            self._enter(state, point, measured, beside or state.default)
+            self._commit(state, point, measured, beside or state.default, guess)
             samples += self._sample(state, point)
         self._used += len(points)
         state.history.append(before)
