@@ -18,7 +18,7 @@ from .knobs import knob_values
 from .normalise import normalise
 from .report import FunctionReport, Report, Verdict
 from .rule import Decision, Reject, Rule, plan_structure
-from .tune.lookup import TunedPlans
+from .tune.lookup import TunedPlans, existing
 
 logger = logging.getLogger("autotir_dlight")
 
@@ -55,19 +55,21 @@ class ApplyDefaultSchedule:
         if not rules:
             raise ValueError("ApplyDefaultSchedule needs at least one rule, such as *rules(target)")
         self.rules = list(rules)
-        self.tuned = None if database is None else TunedPlans.of(database)
+        self.database = None if database is None else existing(database)
         self.report = report
         _check_overrides(self.rules)
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
         """The pass: a new module with the scheduled functions."""
+        # Read now: a pass before this one may have tuned.
+        tuned = None if self.database is None else TunedPlans.of(self.database)
         updated = dict(mod.functions_items())
         entries: list[FunctionReport] = []
         for var, func in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
             if not isinstance(func, tirx.PrimFunc):
                 continue
             entry = FunctionReport(var.name_hint)
-            scheduled = _schedule_one(func, self.rules, entry, self.tuned)
+            scheduled = _schedule_one(func, self.rules, entry, tuned)
             if scheduled is not None:
                 updated[var] = scheduled
             entries.append(entry)

@@ -25,7 +25,7 @@ from ..apply import ApplyDefaultSchedule
 from ..report import Report
 from ..rules import rules as default_rules
 from ..steps import LAYOUT_FREE, LAYOUT_REWRITE
-from ..tune.lookup import TunedPlans
+from ..tune.lookup import TunedPlans, existing
 from ..vector_math import VectorMath
 from .fold import FoldConstants
 from .layout import ChannelsLast
@@ -231,12 +231,13 @@ def pipeline(
     if layout not in get_args(Layout):
         raise ValueError(f"layout {layout!r} is not one of {', '.join(get_args(Layout))}")
     chosen = default_rules(target) if rules is None else rules
+    tuned = None if database is None else existing(database)
 
     @module_pass(opt_level=0, name="autotir.pipeline")
     def run(mod: IRModule, _: PassContext) -> IRModule:
         with target:
             return ir.transform.Sequential(
-                [*graph_passes(layout), *scheduling_passes(chosen, database, report), *lowering_passes()]
+                [*graph_passes(layout), *scheduling_passes(chosen, tuned, report), *lowering_passes()]
             )(mod)
 
     return run

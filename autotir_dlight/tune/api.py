@@ -127,6 +127,8 @@ class TuneSchedules:
     def __init__(self, work_dir: str | os.PathLike[str], trials: int = TRIALS, **options: Any) -> None:
         self.work_dir, self.options = Path(work_dir), {"trials": trials, **options}
         TuneOptions(**self.options)
+        # There already for the passes that are made after this one and read it.
+        Database(work_dir)
         self.result: Result | None = None
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:

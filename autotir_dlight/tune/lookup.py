@@ -100,6 +100,18 @@ class TunedPlans:
         return best[2] if best is not None and best[0] <= TRANSFER_RATIO else None
 
 
+def existing(database: str | os.PathLike[str] | TunedPlans) -> Any:
+    """``database``, once it is clear that it can be read.
+
+    Raises :class:`~autotir_dlight.tune.records.DatabaseError` where it is missing or damaged.
+    """
+    if not isinstance(database, TunedPlans):
+        from .records import Database
+
+        Database(database, read_only=True)
+    return database
+
+
 def extent_ratio(one: Sequence[int | None], two: Sequence[int | None]) -> float:
     """The mean ratio (at least 1) of extents that differ; a symbolic one counts as alike; infinite where the
     numbers of iterators differ."""
