@@ -59,6 +59,9 @@ class Formula:
         self.noise = noise or (lambda task, point: 1.0)
         self.asked = []
 
+    def prepare(self, wanted):
+        self.prepared = wanted
+
     def measure(self, task, points):
         self.asked += [(task.name, point) for point in points]
         return [self._one(task, point, self.noise(task, point)) for point in points]

@@ -9,6 +9,7 @@ from as well. Regression or pairwise ranking: whichever orders held-out points b
 
 from __future__ import annotations
 
+import logging
 import math
 import zlib
 from collections.abc import Sequence
@@ -18,12 +19,15 @@ from typing import Any
 import numpy as np
 
 from .._tvm import IRModule
+from ..errors import last_line
 from ..extras import require
 from ..machine import CpuMachine, dtype_bits
 from ..rule import machine_of
 from .lookup import plan_facts
 from .meta_schedule import ArgInfo, MeasureCandidate, PerStoreFeature, ms, without_tensor_intrinsics
 from .space import Point, Space
+
+logger = logging.getLogger("autotir_dlight")
 
 # Points that a model is learnt from at the least, and those that the kinds of model are compared from.
 FEWEST = 8
@@ -63,7 +67,12 @@ class Features:
             with without_tensor_intrinsics():
                 self._context = ms.TuneContext(mod=module, target=self.space.target)
         candidate = MeasureCandidate(self.space.build(point), ArgInfo.from_prim_func(self.space.func))
-        found = PerStoreFeature().extract_from(self._context, [candidate])[0].numpy()
+        try:
+            found = PerStoreFeature().extract_from(self._context, [candidate])[0].numpy()
+        except RuntimeError as err:
+            # A failed check of the extractor, which does not know every statement that TVM has.
+            logger.debug("no per-store features for this function: %s", last_line(err))
+            return none
         if not found.size:
             return none
         return [*found.sum(axis=0), *found.max(axis=0)]

@@ -160,7 +160,7 @@ class Measurer:
 
     def measure(self, task: Task, points: Sequence[Point]) -> list[Measured]:
         """Build the points together and time them one after the other, on every case of the task."""
-        self._build(task, points)
+        self.prepare([(task, point) for point in points])
         return [self._time(task, point) for point in points]
 
     def beside(
@@ -168,7 +168,7 @@ class Measurer:
     ) -> list[tuple[Measured, tuple[float, ...]]]:
         """The same with the default timed between any two points: each with the default's times beside it,
         the mean of before and after. A busy machine changes its speed from one second to the next."""
-        self._build(task, [default, *points])
+        self.prepare([(task, point) for point in (default, *points)])
         found, before = [], self._time(task, default).seconds
         for point in points:
             measured, after = self._time(task, point), self._time(task, default).seconds
@@ -178,7 +178,7 @@ class Measurer:
 
     def in_turns(self, task: Task, points: Sequence[Point], rounds: int = ROUNDS) -> list[list[Measured]]:
         """Time built points in turns, ``rounds`` times over: per point its measurements, round by round."""
-        self._build(task, points)
+        self.prepare([(task, point) for point in points])
         found: list[list[Measured]] = [[] for _ in points]
         for number in range(rounds):
             order = range(len(points)) if number % 2 == 0 else reversed(range(len(points)))
@@ -186,20 +186,22 @@ class Measurer:
                 found[k].append(self._time(task, points[k]))
         return found
 
-    def _build(self, task: Task, points: Sequence[Point]) -> None:
-        self._tasks[id(task)] = task
-        wanted = [p for p in dict.fromkeys(points) if (id(task), p) not in self._built]
+    def prepare(self, wanted: Sequence[tuple[Task, Point]]) -> None:
+        """Build points, of several tasks too, together; those built before are there still."""
         inputs, built = [], []
-        for point in wanted:
+        for task, point in wanted:
+            self._tasks[id(task)] = task
+            if (id(task), point) in self._built or (id(task), point) in built:
+                continue
             try:
                 func = task.space.build(point).mod["main"]
             except Exception as err:
                 self._built[id(task), point] = ("", f"scheduling failed: {first_line(err)}")
                 continue
             inputs.append(BuilderInput(IRModule({"main": func}), task.space.target))
-            built.append(point)
-        for point, result in zip(built, self._builder.build(inputs) if inputs else []):
-            self._built[id(task), point] = (str(result.artifact_path or ""), str(result.error_msg or ""))
+            built.append((id(task), point))
+        for place, result in zip(built, self._builder.build(inputs) if inputs else []):
+            self._built[place] = (str(result.artifact_path or ""), str(result.error_msg or ""))
 
     def _case(self, task: Task, position: int) -> str:
         """The file with the arguments for the task's case."""

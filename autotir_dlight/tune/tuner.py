@@ -141,6 +141,7 @@ class Tuner:
         start = time.perf_counter()
         states = [self._state(task) for task in tasks]
         left_alone = list(skipped)
+        self.measurer.prepare([(s.task, s.task.space.default) for s in states if not s.default])
         for state in states:
             self._measure_default(state)
         failed = [state for state in states if not state.default]
@@ -153,7 +154,8 @@ class Tuner:
             self._batch(state, min(BATCH, trials - self._used))
             self._tell(states, trials)
             active = [s for s in active if not s.stopped]
-        done = [state for state in states if state.default and state not in failed and state.trials]
+        alone = {entry.name for entry in left_alone}
+        done = [state for state in states if state.default and state.task.name not in alone]
         for state in done:
             self._conclude(state)
             self._tell(states, trials)
