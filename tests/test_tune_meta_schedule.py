@@ -42,7 +42,7 @@ from autotir_dlight.tune.cost import Features
 from autotir_dlight.tune.interop import CATEGORICAL, KnobDatabase, MutateKnob, as_schedule_fn, export_json
 from autotir_dlight.tune.keys import key_of
 from autotir_dlight.tune.lookup import record_of
-from autotir_dlight.tune.measure import MeasureError, Measurer, local_runner, rpc_runner
+from autotir_dlight.tune.measure import MeasureError, Measurer, evaluator, rpc_runner
 from autotir_dlight.tune.meta_schedule import without_tensor_intrinsics
 from autotir_dlight.tune.records import Database, Record
 from autotir_dlight.tune.space import Space, schedule_fn
@@ -266,7 +266,8 @@ def test_winners_can_be_written_as_its_json_database(target, folder, tmp_path):
     )
 
 
-def test_a_board_behind_a_tracker(target):
+def test_a_board_behind_a_tracker(target, measuring):
+    pytest.importorskip("tornado")
     from tvm.rpc import Server
     from tvm.rpc.tracker import Tracker
 
@@ -278,7 +279,7 @@ def test_a_board_behind_a_tracker(target):
         server = Server("127.0.0.1", key="board", tracker_addr=("127.0.0.1", tracker.port), silent=True)
         try:
             tasks, _ = extract_tasks(tvm.IRModule({"main": softmax()}), target)
-            with Measurer(runner=rpc_runner(address, "board")) as measurer:
+            with Measurer(measuring[0], rpc_runner(address, "board")) as measurer:
                 assert measurer.remote
                 point = tasks[0].space.default
                 (measured,) = measurer.measure(tasks[0], [point])
@@ -304,10 +305,11 @@ def test_intrinsics_are_parsed_where_they_are_wanted():
             assert sys.modules[name] is loaded
 
 
-def test_local_runner_measures_cold_caches(target):
-    runner = local_runner(cold_cache=True)
+def test_local_runner_measures_cold_caches(target, measuring, monkeypatch):
+    runner = measuring[1]
+    monkeypatch.setattr(runner._inst, "evaluator_config", evaluator(cold_cache=True))
     assert runner.evaluator_config.enable_cpu_cache_flush
     tasks, _ = extract_tasks(tvm.IRModule({"main": softmax()}), target)
-    with Measurer(runner=runner) as measurer:
+    with Measurer(measuring[0], runner) as measurer:
         (measured,) = measurer.measure(tasks[0], [tasks[0].space.default])
     assert measured.error == ""
