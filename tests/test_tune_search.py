@@ -351,3 +351,16 @@ def test_a_damaged_prior_point_is_passed_over(target, tmp_path):
     result, _ = tune(module(f=softmax(64)), target, tmp_path / "b", trials=20, prior=records)
     assert result.trials == 20
     assert len(TunedPlans(tmp_path / "b")) >= 1
+
+
+def test_a_winner_is_faster_in_most_rounds_and_in_the_median():
+    def rounds(*times):
+        return [Measured((t,)) for t in times]
+
+    default = rounds(1.0, 1.0, 2.0, 2.0, 2.0)
+    assert tuner_module._ratio(rounds(0.9, 0.9, 1.8, 1.8, 1.8), default) == pytest.approx(0.9)
+    assert tuner_module._ratio(rounds(0.9, 0.9, 0.9, 2.2, 2.2), default) == pytest.approx(0.9)
+    # Faster in three rounds of five, when the default had the slow ones: slower at the median.
+    default = rounds(1.0, 1.0, 1.0, 2.0, 2.0)
+    assert tuner_module._ratio(rounds(0.9, 1.2, 1.2, 1.8, 1.8), default) == pytest.approx(1.2)
+    assert tuner_module._ratio([*rounds(0.1), Measured(error="died")], default[:2]) == math.inf
