@@ -5,7 +5,9 @@ A module of TensorIR functions goes in, a module of fast ones comes out. See the
 to use it.
 """
 
-from . import cpu
+from typing import Any
+
+from . import cpu, tune
 from .apply import ApplyDefaultSchedule
 from .explain import explain
 from .host import host_target, set_num_threads
@@ -19,6 +21,16 @@ from .verify import VerifyReport, verify
 
 __version__ = "0.1.0"
 
+
+def __getattr__(name: str) -> Any:
+    """What needs meta-schedule is imported when it is first used."""
+    if name != "as_schedule_fn":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .tune.interop import as_schedule_fn
+
+    return as_schedule_fn
+
+
 __all__ = [
     "ApplyDefaultSchedule",
     "CpuMachine",
@@ -30,11 +42,13 @@ __all__ = [
     "Settings",
     "Verdict",
     "VerifyReport",
+    "as_schedule_fn",
     "cpu",
     "explain",
     "host_target",
     "pipeline",
     "rules",
     "set_num_threads",
+    "tune",
     "verify",
 ]

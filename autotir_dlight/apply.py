@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from .knobs import knob_values
 from .normalise import normalise
 from .report import FunctionReport, Report, Verdict
 from .rule import Decision, Reject, Rule, plan_structure
+from .tune.lookup import TunedPlans, existing
 
 logger = logging.getLogger("autotir_dlight")
 
@@ -34,8 +36,8 @@ class ApplyDefaultSchedule:
     Parameters
     ----------
     *rules : rules in the order in which they are tried, ours, upstream's or the user's own
-    database : a directory with tuning records (see ``autotir_dlight.tune``), whose decisions win over the
-        formulas; ``None`` uses the formulas alone
+    database : a directory with tuning records, or :class:`~autotir_dlight.tune.TunedPlans` of one; what they
+        say wins over the formulas and loses against ``AUTOTIR_PLAN``; ``None`` uses the formulas alone
     report : a :class:`Report` that is filled with what was decided
 
     The input module is not changed. Functions marked ``tirx.is_scheduled``, external functions and those
@@ -45,27 +47,29 @@ class ApplyDefaultSchedule:
     """
 
     def __init__(
-        self, *rules: ScheduleRule, database: str | Path | None = None, report: Report | None = None
+        self,
+        *rules: ScheduleRule,
+        database: str | Path | TunedPlans | None = None,
+        report: Report | None = None,
     ):
         if not rules:
             raise ValueError("ApplyDefaultSchedule needs at least one rule, such as *rules(target)")
-        if database is not None:
-            raise NotImplementedError(
-                "this version reads no tuning database yet: leave database=None to use the default plans"
-            )
         self.rules = list(rules)
+        self.database = None if database is None else existing(database)
         self.report = report
         _check_overrides(self.rules)
 
     def transform_module(self, mod: IRModule, _: PassContext) -> IRModule:
         """The pass: a new module with the scheduled functions."""
+        # Read now: a pass before this one may have tuned.
+        tuned = None if self.database is None else TunedPlans.of(self.database)
         updated = dict(mod.functions_items())
         entries: list[FunctionReport] = []
         for var, func in sorted(mod.functions_items(), key=lambda item: item[0].name_hint):
             if not isinstance(func, tirx.PrimFunc):
                 continue
             entry = FunctionReport(var.name_hint)
-            scheduled = _schedule_one(func, self.rules, entry)
+            scheduled = _schedule_one(func, self.rules, entry, tuned)
             if scheduled is not None:
                 updated[var] = scheduled
             entries.append(entry)
@@ -121,7 +125,9 @@ def function_target(func: Any) -> Target:
     return target
 
 
-def _schedule_one(func: Any, rules: list[ScheduleRule], entry: FunctionReport) -> Any | None:
+def _schedule_one(
+    func: Any, rules: list[ScheduleRule], entry: FunctionReport, tuned: TunedPlans | None = None
+) -> Any | None:
     """The scheduled function, or ``None`` where it is left alone; fills ``entry``."""
     if func.attrs and func.attrs.get(IS_SCHEDULED):
         entry.status, entry.note = "left alone", "already scheduled"
@@ -130,6 +136,11 @@ def _schedule_one(func: Any, rules: list[ScheduleRule], entry: FunctionReport) -
     start = time.perf_counter()
     func = normalise(func)
     view = FuncView.of(func)
+    if tuned is not None:
+        scheduled = _apply_tuned(tuned, func, target, view, rules, entry)
+        if scheduled is not None:
+            entry.seconds = time.perf_counter() - start
+            return scheduled.with_attr(IS_SCHEDULED, True)
     for rule in rules:
         if not rule.is_target_available(target):
             entry.rejected.append(Verdict(_name(rule), f"not for targets of kind {target.kind.name}"))
@@ -142,6 +153,26 @@ def _schedule_one(func: Any, rules: list[ScheduleRule], entry: FunctionReport) -
     if entry.rejected and all(v.reason.startswith("not for targets") for v in entry.rejected):
         entry.status, entry.note = "left alone", f"no rule serves the target {target.kind.name}"
     return None
+
+
+def _apply_tuned(
+    tuned: TunedPlans, func: Any, target: Target, view: FuncView, rules: list[ScheduleRule], entry: Any
+) -> Any | None:
+    """The function as the database schedules it; ``None`` where it has nothing for it."""
+    choice = tuned.choose(func, target, view, rules)
+    if choice is None:
+        return None
+    try:
+        scheduled = choice.rule.build(func, choice.decision, choice.plan).mod["main"]
+    except RuleBug as err:
+        if settings.current().strict:
+            raise
+        logger.warning("the tuned plan of %s fails, the default is taken: %s", entry.function, err)
+        entry.bugs.append(f"tuned plan: {last_line(err)}")
+        return None
+    _record(choice.rule, replace(choice.decision, plans=(choice.plan,)), entry)
+    entry.note = choice.note
+    return scheduled
 
 
 def _name(rule: ScheduleRule) -> str:

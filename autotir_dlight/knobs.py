@@ -115,13 +115,15 @@ def map_knobs(plan: Any, change: Callable[[str, Knob], Knob], prefix: str = "") 
     return replace(plan, **changed)
 
 
-def override_knobs(plan: Any, values: Mapping[str, int]) -> Any:
-    """``plan`` with the user's ``values``, matched by the full name or by its last part."""
+def override_knobs(plan: Any, values: Mapping[str, int], source: str = "override") -> Any:
+    """``plan`` with ``values`` (the user's, unless ``source`` says otherwise), matched by the full name or by
+    its last part. A knob that the user has set is only changed by the user."""
 
     def change(name: str, knob: Knob) -> Knob:
         for key in (name, name.rpartition(".")[2]):
             if key in values:
-                return knob.override(values[key])
+                kept = knob.source == "override" and source != "override"
+                return knob if kept else knob.override(values[key], source)
         return knob
 
     return map_knobs(plan, change) if values else plan

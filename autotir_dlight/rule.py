@@ -44,10 +44,12 @@ class Rule(ScheduleRule):
     """Base of every rule of this package; also a rule for ``tvm.s_tir.dlight.ApplyDefaultSchedule``.
 
     Subclasses set ``name`` (as in ``AUTOTIR_PLAN`` and the report) and write :meth:`match`, :meth:`plans`
-    and :meth:`schedule`.
+    and :meth:`schedule`. ``version`` goes up when a plan or knob of the same name comes to mean something
+    else: tuning records of other versions are then not applied.
     """
 
     name: ClassVar[str] = "Rule"
+    version: ClassVar[int] = 1
     knob_names: ClassVar[frozenset[str] | None] = None
 
     def match(self, view: FuncView, machine: CpuMachine) -> Any | Reject:
@@ -74,7 +76,7 @@ class Rule(ScheduleRule):
         """Match ``func`` and rank the plans, with the user's overrides applied."""
         if not self.is_target_available(target):
             return Reject(f"the rule is for CPUs and the target is {target.kind.name}")
-        machine = _machine_of(str(target), target)
+        machine = machine_of(target)
         match = self.match(FuncView.of(func) if view is None else view, machine)
         if isinstance(match, Reject):
             return match
@@ -116,8 +118,9 @@ class Rule(ScheduleRule):
 _MACHINES: dict[str, CpuMachine] = {}
 
 
-def _machine_of(key: str, target: Target) -> CpuMachine:
+def machine_of(target: Target) -> CpuMachine:
     """The machine of a target, worked out once a target and process."""
+    key = str(target)
     if key not in _MACHINES:
         _MACHINES[key] = CpuMachine.from_target(target)
     return _MACHINES[key]

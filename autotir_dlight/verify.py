@@ -358,7 +358,7 @@ class _Case:
         entries = []
         for k, param in enumerate(self.func.params):
             if isinstance(want[k], np.ndarray):
-                rtol = _tolerance(str(param.dtype), facts, self.env) if self.rtol is None else self.rtol
+                rtol = tolerance(str(param.dtype), facts, self.env) if self.rtol is None else self.rtol
                 entry = compare(self.name, param.name, self.extents, want[k], got[k], rtol)
                 if k in outputs or not entry.ok:
                     entries.append(entry)
@@ -426,7 +426,7 @@ def _base_tolerance(dtype: str) -> float:
     return float(ml_dtypes.finfo(dtype).eps)
 
 
-def _tolerance(dtype: str, facts: Facts, env: Env) -> float:
+def tolerance(dtype: str, facts: Facts, env: Env) -> float:
     """The tolerance of an output: that of the coarsest type on the way, more for long sums."""
     analyzer = analyzer_at(env)
     sizes = [[analyzer.const_int_bound(extent).max_value for extent in extents] for extents in facts.reduced]

@@ -100,11 +100,6 @@ def test_without_rules_it_says_what_to_do():
         dl.ApplyDefaultSchedule()
 
 
-def test_a_database_is_refused_and_not_ignored():
-    with pytest.raises(NotImplementedError, match="database"):
-        dl.ApplyDefaultSchedule(dl.cpu.Matmul(), database="db")
-
-
 def test_our_rules_run_in_upstreams_pass():
     with dl.host_target():
         after = dlight.ApplyDefaultSchedule(dl.cpu.Matmul(), dl.cpu.Fallback())(

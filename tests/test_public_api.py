@@ -19,6 +19,7 @@ PUBLIC = {
     "autotir_dlight.relax.pipeline": ["pipeline", "graph_passes", "scheduling_passes", "lowering_passes"],
     "autotir_dlight.vector_math": ["VectorMath"],
     "autotir_dlight.knobs": ["Knob", "knob"],
+    "autotir_dlight.tune": dl.tune.__all__,
 }
 # Import goes one way: a module may import those of its own layer and of the layers before it.
 LAYERS = [
@@ -28,8 +29,11 @@ LAYERS = [
     {"patterns"},
     {"rule", "steps"},
     {"cpu"},
-    {"rules", "apply", "vector_math"},
+    {"rules"},
+    {"tune.keys", "tune.space", "tune.records", "tune.lookup"},
+    {"apply", "vector_math"},
     {"relax"},
+    {"tune"},
 ]
 WITHOUT_TVM = ["machine", "settings", "knobs", "report", "errors", "cpu.blocking"]
 
@@ -58,6 +62,7 @@ def test_importing_loads_no_extra_and_no_tensor_intrinsic():
     costly = ("tensor_intrin", "onnx", "onnxruntime", "onnxsim", "xgboost", "matplotlib", "torch", "tqdm")
     assert not [m for m in loaded if any(part in costly for part in m.split("."))]
     assert not [m for m in loaded if m.startswith(("autotir_dlight.cli", "autotir_dlight.benchmark"))]
+    assert not [m for m in loaded if m.startswith("tvm.s_tir.meta_schedule") or "sqlite3" in m]
 
 
 def imports_of(path):
@@ -74,8 +79,12 @@ def imports_of(path):
 
 
 def layer_of(name):
-    head = name.split(".")[0]
-    return next((k for k, layer in enumerate(LAYERS) if head in layer), None)
+    """The layer of a module: its own, else its package's."""
+    for known in (name, name.split(".")[0]):
+        for position, layer in enumerate(LAYERS):
+            if known in layer:
+                return position
+    return None
 
 
 def module_name(path):

@@ -25,6 +25,7 @@ from ..errors import ArtifactError, UserError
 from ..frontend import Model, load_onnx
 from ..host import usable_cores
 from ..html import render
+from ..tune.lookup import TunedPlans
 from . import options
 from .answer import Answer
 from .targets import check_runs_here, parse_target
@@ -49,6 +50,7 @@ def compile_(args: argparse.Namespace) -> Answer:
     target = parse_target(args.target)
     if args.verify:
         check_runs_here(target)
+    tuned = TunedPlans(args.database, any_machine=args.any_machine) if args.database else None
     seconds: dict[str, float] = {}
     verified: tuple[str, Difference] | None = None
     with Progress(4 if args.verify else 3, "compile") as progress, replacing(args.output) as draft:
@@ -56,7 +58,7 @@ def compile_(args: argparse.Namespace) -> Answer:
             model = load(args)
             task = _task(args, model, target, str(draft)) if args.verify else None
         with _timed(seconds, progress, "compile"):
-            executable = compile_model(model, target, dl.pipeline(target))
+            executable = compile_model(model, target, dl.pipeline(target, database=tuned))
         with _timed(seconds, progress, "link"):
             link(executable, draft, args.cc)
         if task:

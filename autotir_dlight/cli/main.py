@@ -14,8 +14,11 @@ from typing import Any, NoReturn
 
 from .. import settings
 from ..errors import CheckFailed, UserError, first_line
-from . import bench, commands, options
+from . import bench, commands, options, tune
 from .answer import BAD_INPUT, FAILED, plain
+
+# ``tune`` takes a model and ``tune report`` a database, which argparse can only tell apart by name.
+REPORT = "tune-report"
 
 
 class _Usage(Exception):
@@ -32,6 +35,8 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's): 0 done, 1 a check failed, 2 bad input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:2] == ["tune", "report"]:
+        arguments[:2] = [REPORT]
     try:
         args = parser().parse_args(arguments)
     except SystemExit as end:  # --help and --version have printed what was asked for
@@ -92,6 +97,8 @@ def parser() -> argparse.ArgumentParser:
         (_add_compile, commands.compile_),
         (_add_run, commands.run),
         (_add_explain, commands.explain),
+        (_add_tune, tune.tune),
+        (_add_report, tune.report),
     ):
         sub = add(subparsers)
         sub.set_defaults(do=do)
@@ -119,8 +126,28 @@ def _add_compile(subparsers: Any) -> argparse.ArgumentParser:
         action="store_true",
         help="compare with ONNX Runtime (or plain TVM) before the library is written",
     )
+    sub.add_argument("--database", default=None, metavar="DIR", help="schedules that tune found")
+    sub.add_argument(
+        "--any-machine", action="store_true", help="also apply what was tuned on another kind of machine"
+    )
     options.add_inputs(sub)
     options.add_threads(sub)
+    return sub
+
+
+def _add_tune(subparsers: Any) -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = subparsers.add_parser(
+        "tune", help="search for faster schedules than the default ones, into a database"
+    )
+    tune.add_tune(sub)
+    return sub
+
+
+def _add_report(subparsers: Any) -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = subparsers.add_parser(
+        REPORT, help="show what a tuning database holds (also: tune report DIR)"
+    )
+    tune.add_report(sub)
     return sub
 
 

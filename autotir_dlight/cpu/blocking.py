@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from ..machine import CpuMachine
@@ -68,6 +70,20 @@ def worth_parallel(cycles: int | None, machine: CpuMachine) -> bool:
 def nearest_divisor(extent: int, wanted: int) -> int:
     """The divisor of ``extent`` nearest to ``wanted`` in ratio."""
     return min(divisors(extent), key=lambda d: (max(d / wanted, wanted / d), d))
+
+
+_RANK: ContextVar[int] = ContextVar("autotir_tile_rank", default=0)
+
+
+@contextmanager
+def tile_rank(rank: int) -> Iterator[None]:
+    """Within it :func:`choose_tile` gives the tile of that rank in place of the best one, whose rank is 0:
+    the other tiles that tuning tries."""
+    token = _RANK.set(rank)
+    try:
+        yield
+    finally:
+        _RANK.reset(token)
 
 
 @dataclass(frozen=True)
@@ -138,7 +154,8 @@ def choose_tile(
         if row_run % rows == 0
     ]
     # At equal cost the tile with fewer loads a multiply-add wins: it leaves room in the load ports.
-    return min(candidates, key=lambda t: (round(t.cost, 6), round(t.loads / (t.rows * t.vectors), 6)))
+    ranked = sorted(candidates, key=lambda t: (round(t.cost, 6), round(t.loads / (t.rows * t.vectors), 6)))
+    return ranked[_RANK.get() if _RANK.get() < len(ranked) else 0]
 
 
 def _tile(

@@ -25,6 +25,7 @@ from ..apply import ApplyDefaultSchedule
 from ..report import Report
 from ..rules import rules as default_rules
 from ..steps import LAYOUT_FREE, LAYOUT_REWRITE
+from ..tune.lookup import TunedPlans, existing
 from ..vector_math import VectorMath
 from .accumulate import FLOAT32_SUMS
 from .fold import FoldConstants
@@ -191,7 +192,7 @@ def _placeholder(func: Any) -> Any:
 
 
 def scheduling_passes(
-    rules: list[ScheduleRule], database: str | Path | None, report: Report | None
+    rules: list[ScheduleRule], database: str | Path | TunedPlans | None, report: Report | None
 ) -> list[Pass]:
     """Schedule every function, move what packs a constant to compile time, lower calls to vectors."""
     return [
@@ -207,7 +208,7 @@ def pipeline(
     target: Target,
     *,
     rules: list[ScheduleRule] | None = None,
-    database: str | Path | None = None,
+    database: str | Path | TunedPlans | None = None,
     report: Report | None = None,
     layout: Layout = "auto",
 ) -> Callable[..., IRModule]:
@@ -231,12 +232,13 @@ def pipeline(
     if layout not in get_args(Layout):
         raise ValueError(f"layout {layout!r} is not one of {', '.join(get_args(Layout))}")
     chosen = default_rules(target) if rules is None else rules
+    tuned = None if database is None else existing(database)
 
     @module_pass(opt_level=0, name="autotir.pipeline")
     def run(mod: IRModule, _: PassContext) -> IRModule:
         with target:
             return ir.transform.Sequential(
-                [*graph_passes(layout), *scheduling_passes(chosen, database, report), *lowering_passes()]
+                [*graph_passes(layout), *scheduling_passes(chosen, tuned, report), *lowering_passes()]
             )(mod)
 
     return run
