@@ -87,6 +87,13 @@ def test_symbolic_nests_are_never_cut_ragged_by_a_static_suffix():
         assert not blocking.split_map(None, suffix, 16, AVX512).ragged
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(112, 32), (56, 144), (14, 480), (28, 256)])
+def test_depthwise_tiles_stand_on_the_stack(rows, columns):
+    """3×3 window: too few steps to pay for a tile that is stored and loaded once more."""
+    tile = blocking.choose_tile(rows, columns, 16, AVX512, exact=True, broadcast_rows=False, depth=9)
+    assert tile.rows * tile.columns * 4 < blocking.STACK_BYTES
+
+
 @pytest.mark.parametrize(
     ("extents", "expected"),
     [

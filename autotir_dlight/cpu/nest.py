@@ -12,10 +12,7 @@ from ..knobs import Draw
 from ..machine import CpuMachine, dtype_bits
 from ..patterns import Contraction, Stage
 from ..rule import Reject
-from .blocking import worth_parallel
-
-# Buffers of fewer bytes stand on the stack (``kMaxStackAlloca`` in TVM's ``device_api.h``).
-STACK_BYTES = 1024
+from .blocking import STACK_BYTES, worth_parallel
 
 
 @dataclass(frozen=True)
