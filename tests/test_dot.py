@@ -201,6 +201,28 @@ def test_any_number_of_rows(cpu):
         np.testing.assert_array_equal(got, reference(a, weight) * np.float32(0.5))
 
 
+@pytest.mark.parametrize("cpu", [c for c in RUNNABLE if c in ("haswell", "cascadelake", "sapphirerapids")])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_single_row_meets_constant_columns(cpu, batch):
+    target = target_of(cpu)
+    func = matmul(1, 64, 96, layout="nt", batch=batch)
+    found = decision(func.with_attr("layout_free_buffers", [1]), target)[1]
+    assert isinstance(found.plan.stages[-1], DotPlan) == (cpu != "haswell")
+    weight = extreme((*batch, 64, 96), "int8", 1)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((*batch, 1, 96), "int8"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            columns = relax.const(weight.swapaxes(-1, -2).copy())
+            out = builder.emit_output(builder.emit(relax.op.matmul(x, columns, out_dtype="int32")))
+        builder.emit_func_output(out)
+    machine = relax.VirtualMachine(
+        tvm.compile(builder.get(), target, relax_pipeline=dl.pipeline(target)), tvm.cpu()
+    )
+    a = extreme((*batch, 1, 96), "int8", 2)
+    np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(a)).numpy(), reference(a, weight, "nt"))
+
+
 @pytest.mark.parametrize(
     ("what", "func"),
     [

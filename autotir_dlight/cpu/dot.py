@@ -196,7 +196,7 @@ def _loops(
     column_tiles = ceil_div(block.volume(roles.columns) or 1, kernel.micro.nr)
     volume = block.volume(roles.rows)
     row_tiles = None if volume is None else ceil_div(volume, rows)
-    batch = [block.extent(i) for i in batch_iters(match, roles)]
+    batch = [block.extent(i) for i in batch_iters(match, roles, roles.rows)]
     if columns_outer or row_tiles is None or None in batch:
         return None, parallel_prefix([*batch, column_tiles, row_tiles], match.machine)
     in_block = row_block(match, roles, rows, (row_tiles, column_tiles), False, ROWS_SHARE)

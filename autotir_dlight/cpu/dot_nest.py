@@ -88,7 +88,7 @@ def _to_gemm(nest: Nest, plan: DotPlan, buffers: list[Any]) -> _Dot:
     """``C[n, f, h, w] += W[f, c, r, s] * X[n, c, h+r, w+s]`` → ``C'[n, f, x] += A'[f, k] * B'[n, x, k]``."""
     roles = nest.stage.contraction
     assert roles is not None
-    batch = batch_iters(nest.match, roles)
+    batch = batch_iters(nest.match, roles, roles.rows)
     spatial = [*[[i] for i in batch], list(roles.rows), list(roles.columns)]
     form = to_gemm_form(nest, spatial, [list(plan.order)], buffers)
     row_batch, column_batch = (sum(i in own for i in batch) for own in (form.row_iters, form.column_iters))

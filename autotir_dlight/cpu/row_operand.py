@@ -120,9 +120,10 @@ def row_iters(match: StageMatch, roles: Contraction) -> tuple[int, ...]:
     return () if match.stage.anchor.volume(roles.rows) == 1 else roles.rows
 
 
-def batch_iters(match: StageMatch, roles: Contraction) -> list[int]:
-    """The spatial iterators that are neither rows nor columns, in the block's order."""
-    rows = row_iters(match, roles)
+def batch_iters(match: StageMatch, roles: Contraction, rows: tuple[int, ...] | None = None) -> list[int]:
+    """The spatial iterators that are neither ``rows`` (default :func:`row_iters`) nor columns, in the block's
+    order."""
+    rows = row_iters(match, roles) if rows is None else rows
     return [i for i in match.stage.anchor.spatial if i not in rows and i not in roles.columns]
 
 
