@@ -70,8 +70,9 @@ _X86_SAME = frozenset(
 # Parts of a named CPU that Linux has no flag for; no compiler emits them for computing.
 _X86_UNREPORTED = frozenset({"hreset", "kl", "ptwrite", "uintr", "widekl"})
 AMX = frozenset({"amx-tile", "amx-int8", "amx-bf16", "amx-fp16"})
-# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), see Documentation/arch/x86/xstate.rst of Linux.
-_ASK_FOR_TILES = (158, 0x1023, 18)
+# The system call arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), see Linux's
+# Documentation/arch/x86/xstate.rst.
+ASK_FOR_TILES = (158, 0x1023, 18)
 
 # LLVM gives Intel's CPUs with AVX-512 a hint to vectorise loops with 256 bits, for the sake of the first
 # ones (Skylake-X, Cascade Lake), which lower the clock of the whole core once 512-bit vectors are in use.
@@ -334,7 +335,7 @@ def may_use_tiles() -> bool:
     """
     if platform.system() != "Linux" or normal_arch(platform.machine()) != "x86_64":
         return False
-    return ctypes.CDLL(None).syscall(*_ASK_FOR_TILES) == 0
+    return ctypes.CDLL(None).syscall(*ASK_FOR_TILES) == 0
 
 
 def _llvm_reports(has: bool) -> frozenset[str]:

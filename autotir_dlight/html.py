@@ -7,18 +7,21 @@ from html import escape
 
 from .report import FunctionReport, KnobValue, Report, Verdict
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; --bug: #c33; }
+_BASE_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; --bug: #c33; --mark: #47c; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
 h1 { font-size: 1.4rem; overflow-wrap: anywhere; }
-code, .number { font-family: ui-monospace, monospace; font-size: .92em; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line); }
 .number { text-align: right; white-space: nowrap; }
+"""
+
+_STYLE = """
+code, .number { font-family: ui-monospace, monospace; font-size: .92em; }
 .target { color: gray; overflow-wrap: anywhere; }
 .controls { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
 .controls input { flex: 1; min-width: 14rem; padding: .3rem .5rem; font: inherit; }
 .controls select { padding: .3rem; font: inherit; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line); }
 td:first-child, td td { overflow-wrap: anywhere; }
 thead th { padding: 0; }
 thead button { font: inherit; font-weight: 600; border: 0; background: none; color: inherit; cursor: pointer;
@@ -67,6 +70,24 @@ filter();
 """
 
 
+def page(title: str, heading: str, style: str, content: str) -> str:
+    """A whole page; ``title`` and ``heading`` are escaped, ``style`` and ``content`` taken as they are."""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{_BASE_STYLE}{style}</style>
+</head>
+<body>
+<h1>{escape(heading)}</h1>
+{content}
+</body>
+</html>
+"""
+
+
 def render(report: Report, title: str) -> str:
     """The page for ``report``: a table of its functions that can be sorted and filtered, details folded in.
 
@@ -74,17 +95,7 @@ def render(report: Report, title: str) -> str:
     """
     groups = sorted({_group(entry) for entry in report})
     choices = "".join(f'<option value="{escape(group)}">{escape(group)}</option>' for group in groups)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}: schedules</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{escape(title)}: who took which function, and why</h1>
-<p class="target">{escape(report.target)}</p>
+    content = f"""<p class="target">{escape(report.target)}</p>
 <p>{_summary(report)}</p>
 <div class="controls">
 <input id="words" type="search" placeholder="words to look for" aria-label="words to look for">
@@ -96,10 +107,8 @@ def render(report: Report, title: str) -> str:
 <tbody>
 {"".join(_row(entry) for entry in report)}</tbody>
 </table>
-<script>{_SCRIPT}</script>
-</body>
-</html>
-"""
+<script>{_SCRIPT}</script>"""
+    return page(f"{title}: schedules", f"{title}: who took which function, and why", _STYLE, content)
 
 
 def _headers() -> str:

@@ -332,8 +332,8 @@ class CpuMachine:
     line_bytes : bytes of a cache line
     cores : cores that a parallel loop may count on
     scalable : whether the vector length is only known when the code runs (SVE, RISC-V V)
-    sources : field name -> where its value comes from
     system : the operating system, ``"linux"`` or another
+    sources : field name -> where its value comes from
     """
 
     arch: str
@@ -348,12 +348,12 @@ class CpuMachine:
     line_bytes: int
     cores: int
     scalable: bool
+    system: str
     sources: Mapping[str, str] = field(hash=False)
-    system: str = "linux"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
-        for name in _NUMBERS:
+        for name in NUMBERS:
             if name not in self.sources:
                 raise ValueError(f"CpuMachine.{name} has no source; add it to 'sources'")
         for name in ("vector_registers", "fma_ports", "fma_latency", "l1_bytes", "l2_bytes", "cores"):
@@ -395,7 +395,8 @@ class CpuMachine:
         registers, registers_source = _vector_registers(arch, features, feature_source)
         asked = attrs.get("num-cores")
         cores = DEFAULT_CORES if asked is None else int(asked)
-        triple_source = "target attribute mtriple" if attrs.get("mtriple") else "this computer"
+        triple = str(attrs.get("mtriple", "") or "")
+        triple_source = "target attribute mtriple" if triple else "this computer"
         table = dict.fromkeys(
             ("fma_ports", "fma_latency", "l1_bytes", "l2_bytes", "l3_bytes", "line_bytes"), model_source
         )
@@ -411,7 +412,7 @@ class CpuMachine:
             l3_bytes=model.l3,
             line_bytes=model.line,
             cores=cores,
-            system=_system(str(attrs.get("mtriple", "") or "")),
+            system=_system(triple),
             scalable="sve" in features or (arch == "riscv64" and "v" in features),
             sources={
                 **table,
@@ -438,7 +439,8 @@ class CpuMachine:
         return self.fma_ports * self.fma_latency
 
 
-_NUMBERS = (
+# The fields that are numbers.
+NUMBERS = (
     "vector_bits",
     "vector_registers",
     "fma_ports",

@@ -4,6 +4,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,12 @@ THREADS = 2
 def two_threads() -> None:
     """TVM's pool starts with the first compiled function and cannot grow afterwards."""
     assert dl.set_num_threads(THREADS) == THREADS
+
+
+@pytest.fixture(scope="session")
+def target() -> Any:
+    """This machine."""
+    return dl.host_target()
 
 
 @pytest.fixture

@@ -20,11 +20,6 @@ from autotir_dlight.rule import Reject
 ZERO = tvm.tirx.const(0, "float32")
 
 
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
-
-
 def stages(func: Any) -> Staging:
     view = FuncView.of(func)
     assert not view.unreadable, view.unreadable

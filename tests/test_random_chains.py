@@ -20,8 +20,6 @@ from tvm import relax, tirx
 from tvm.relax import op
 from tvm.relax.op import nn
 
-import autotir_dlight as dl
-
 EXAMPLES = 80
 MAX_STEPS = 9
 # Errors of a chain add up, and a value may be what a cancellation left of elements of about one.
@@ -295,11 +293,6 @@ def _append_small(chain: Chain, source: int, step: Step) -> None:
     if elements > MAX_ELEMENTS:
         chain.values.pop()
         chain.steps.pop()
-
-
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
 
 
 @pytest.mark.slow

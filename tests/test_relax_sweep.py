@@ -43,11 +43,6 @@ BATCHES = batches()
 UPSTREAM = [case for cases in ALL.values() for case in cases if case.upstream]
 
 
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
-
-
 def legalised_operators() -> set[str]:
     """The Relax operators that TVM has a legalisation of, without ``relax.``."""
     names = [str(name) for name in tvm.ir.Op.list_op_names() if str(name).startswith("relax.")]

@@ -32,11 +32,6 @@ THREADED = ("aligned", "prime", "odd", "long")
 
 
 @pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
-
-
-@pytest.fixture(scope="module")
 def quick(target):
     """The same machine with LLVM's optimiser off: only numbers are wanted, and TVM's lowering is the same."""
     return tvm.target.Target({**target.export(), "opt-level": 0})

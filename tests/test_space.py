@@ -33,11 +33,6 @@ TUNED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
-
-
 @pytest.mark.parametrize("name", [w.name for w in WORKLOADS])
 def test_the_space_at_its_default_is_the_default_schedule(name, target):
     taken = 0

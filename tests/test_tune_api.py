@@ -13,6 +13,7 @@ import pytest
 import tvm
 import tvm_ffi
 from test_html import Page
+from tuning_cases import dynamic_product, softmax
 from tvm import relax, te, topi
 
 import autotir_dlight as dl
@@ -27,11 +28,6 @@ from autotir_dlight.tune.tuner import Roof
 from autotir_dlight.verify import run_primfunc
 
 pytestmark = pytest.mark.xdist_group("tune")
-
-
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
 
 
 @pytest.fixture(autouse=True)
@@ -52,20 +48,6 @@ def quick(runner):
         builder = ExecutorBuilder(pool)
         yield {"runner": runner, "builder": builder, "model": False}
         builder.close()
-
-
-def int64(value):
-    return tvm.tirx.IntImm("int64", value)
-
-
-def product(m, n=48, k=32):
-    a, b = te.placeholder((m, int64(k)), name="a"), te.placeholder((int64(k), int64(n)), name="b")
-    return te.create_prim_func([a, b, topi.matmul(a, b)])
-
-
-def softmax(rows=64, columns=200):
-    x = te.placeholder((rows, columns), name="x")
-    return te.create_prim_func([x, topi.nn.softmax(x)])
 
 
 def model():
@@ -91,7 +73,7 @@ def test_tensors(target, quick, tmp_path):
 
 
 def test_a_symbolic_product_is_one_function_for_every_extent(target, quick, tmp_path):
-    func = product(tvm.tirx.Var("m", "int64"))
+    func = dynamic_product()
     result = dl.tune.tune_tir(func, target, tmp_path, trials=8, **quick)
     state = result.states[0]
     assert [case["m"] for case in state.task.extents] == [1, 16, 128]

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te, topi
+from tuning_cases import dynamic_product, product, softmax
+from tvm import te
 
 import autotir_dlight as dl
 from autotir_dlight import settings
@@ -18,25 +19,6 @@ from autotir_dlight.tune.keys import key_of
 from autotir_dlight.tune.lookup import TunedPlans, extent_ratio, point_of, record_of
 from autotir_dlight.tune.records import Database, DatabaseError, Record
 from autotir_dlight.tune.space import Point, Space
-
-
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
-
-
-def softmax(rows=64, columns=200):
-    x = te.placeholder((rows, columns), name="x")
-    return te.create_prim_func([x, topi.nn.softmax(x)])
-
-
-def product(m=64, n=48, k=32):
-    a, b = te.placeholder((m, k), name="a"), te.placeholder((k, n), name="b")
-    return te.create_prim_func([a, b, topi.matmul(a, b)])
-
-
-def dynamic_product():
-    return product(tvm.tirx.Var("m", "int64"), tvm.tirx.IntImm("int64", 48), tvm.tirx.IntImm("int64", 32))
 
 
 def last_point(space):

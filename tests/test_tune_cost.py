@@ -8,7 +8,8 @@ import sys
 
 import pytest
 import tvm
-from test_tune_search import Formula, cost_of, module, softmax, tune
+from test_tune_search import Formula, cost_of, module, tune
+from tuning_cases import large_softmax as softmax
 
 import autotir_dlight as dl
 from autotir_dlight.errors import MissingExtraError
@@ -17,11 +18,6 @@ from autotir_dlight.tune.cost import CostModel, Features, Sample, grouped_correl
 from autotir_dlight.tune.records import Database
 from autotir_dlight.tune.space import Space
 from autotir_dlight.tune.tuner import samples_of
-
-
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
 
 
 @pytest.fixture(autouse=True)

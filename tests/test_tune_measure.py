@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 import tvm
+from tuning_cases import softmax
 from tvm import te, topi
 
 import autotir_dlight as dl
@@ -24,11 +25,6 @@ from autotir_dlight.tune.task import extract_tasks
 from autotir_dlight.verify import run_primfunc
 
 pytestmark = pytest.mark.xdist_group("tune")
-
-
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +46,6 @@ def product(m=32, n=48, k=16, dtype="float32"):
     m, n, k = (tvm.tirx.IntImm("int64", e) if isinstance(e, int) else e for e in (m, n, k))
     a, b = te.placeholder((m, k), dtype, "a"), te.placeholder((k, n), dtype, "b")
     return te.create_prim_func([a, b, topi.nn.relu(topi.matmul(a, b))])
-
-
-def softmax(rows=64, columns=200):
-    x = te.placeholder((rows, columns), name="x")
-    return te.create_prim_func([x, topi.nn.softmax(x)])
 
 
 def lookup(rows=50, columns=8):

@@ -31,6 +31,7 @@ import logging
 import pytest
 import tvm
 import tvm_ffi
+from tuning_cases import large_softmax as softmax
 from tvm import te, topi
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
@@ -49,16 +50,6 @@ from autotir_dlight.tune.space import Space, schedule_fn
 from autotir_dlight.tune.task import extract_tasks
 
 pytestmark = pytest.mark.xdist_group("tune")
-
-
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
-
-
-def softmax(rows=256, columns=1024):
-    x = te.placeholder((rows, columns), name="x")
-    return te.create_prim_func([x, topi.nn.softmax(x)])
 
 
 def other():

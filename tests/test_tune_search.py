@@ -10,32 +10,19 @@ from random import Random
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te, topi
+from tuning_cases import large_softmax as softmax
+from tuning_cases import product
+from tvm import te
 
 import autotir_dlight as dl
 from autotir_dlight.tune import tuner as tuner_module
 from autotir_dlight.tune.lookup import TunedPlans
 from autotir_dlight.tune.measure import Measured, MeasureError
-from autotir_dlight.tune.records import Database
+from autotir_dlight.tune.records import Database, relative_time
 from autotir_dlight.tune.search import Search
 from autotir_dlight.tune.space import Point, Space, move_choice
 from autotir_dlight.tune.task import extract_tasks, representative
-from autotir_dlight.tune.tuner import Tuner, relative_time
-
-
-@pytest.fixture(scope="module")
-def target():
-    return dl.host_target()
-
-
-def softmax(rows=256, columns=1024):
-    x = te.placeholder((rows, columns), name="x")
-    return te.create_prim_func([x, topi.nn.softmax(x)])
-
-
-def product(m=128, n=128, k=64):
-    a, b = te.placeholder((m, k), name="a"), te.placeholder((k, n), name="b")
-    return te.create_prim_func([a, b, topi.matmul(a, b)])
+from autotir_dlight.tune.tuner import Tuner
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +213,7 @@ def test_functions_under_one_percent_are_left_alone_and_named(target, tmp_path):
     def seconds(task, point):
         return (1e-6 if task.name == "small" else 1e-2) * cost_of(point, 0)
 
-    mod = module(small=product(), large=softmax())
+    mod = module(small=product(128, 128, 64), large=softmax())
     result, measurer = tune(mod, target, tmp_path, measurer=Formula(seconds))
     assert [name for name, _ in measurer.asked].count("small") == 1
     assert [(s.name, "of the time" in s.reason) for s in result.skipped] == [("small", True)]
@@ -290,7 +277,7 @@ def test_a_function_whose_default_fails_does_not_stop_the_others(target, tmp_pat
     def seconds(task, point):
         return "no memory" if task.name == "bad" else 1e-3 * cost_of(point, 0)
 
-    mod = module(bad=product(), good=softmax())
+    mod = module(bad=product(128, 128, 64), good=softmax())
     result, _ = tune(mod, target, tmp_path, measurer=Formula(seconds))
     assert [s.task.name for s in result.states] == ["good"]
     assert "no memory" in next(s.reason for s in result.skipped if s.name == "bad")
@@ -320,7 +307,7 @@ def test_tasks_are_weighted_by_calls_and_alike_ones_are_one(target):
 
 
 def test_what_is_not_tuned_is_named(target):
-    done = product().with_attr("tirx.is_scheduled", True)
+    done = product(128, 128, 64).with_attr("tirx.is_scheduled", True)
     x = te.placeholder((4,), name="x")
     small = te.create_prim_func([x, te.compute((4,), lambda i: x[i] + 1.0)])
     tasks, skipped = extract_tasks(module(done=done, small=small), target)

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..tune.api import TRIALS, tune_relax
 from ..tune.measure import local_runner, rpc_runner
 from ..tune.records import FILE, Database
-from ..tune.summary import Summary
+from ..tune.summary import Summary, aligned
 from ..tune.tuner import Result, State
 from . import options
 from .answer import Answer
@@ -155,13 +155,7 @@ def table_text(states: Sequence[State]) -> str:
                 state.stopped,
             )
         )
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            c.ljust(w) if k in (0, len(row) - 1) else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    )
+    return aligned(rows)
 
 
 class Table:

@@ -30,6 +30,11 @@ L2_BYTES_PER_CYCLE = 24
 # Cycles on top of the FMA's latency between two uses of an accumulator: exactly as many accumulators as the
 # latency asks for never run at full rate.
 LATENCY_SLACK = 1
+# Buffers of fewer bytes stand on the stack (``kMaxStackAlloca`` in TVM's ``device_api.h``).
+STACK_BYTES = 1024
+# Cycles a vector of a tile that stands in TVM's workspace instead, and is stored and loaded there once. Tiles
+# on the stack ran depthwise 3×3 convolutions of 14 to 112 pixels 1.02 to 1.56 times faster than larger ones.
+WORKSPACE_CYCLES = 2.0
 # The steps along k that stand for an unknown number of them.
 TYPICAL_DEPTH = 256
 # Loads a cycle of the cores that have a table entry.
@@ -71,12 +76,6 @@ def nearest_divisor(extent: int, wanted: int) -> int:
     """The divisor of ``extent`` nearest to ``wanted`` in ratio."""
     return min(divisors(extent), key=lambda d: (max(d / wanted, wanted / d), d))
 
-
-# Buffers of fewer bytes stand on the stack (``kMaxStackAlloca`` in TVM's ``device_api.h``).
-STACK_BYTES = 1024
-# Cycles a vector of a tile that stands in TVM's workspace instead, and is stored and loaded there once. Tiles
-# on the stack ran depthwise 3×3 convolutions of 14 to 112 pixels 1.02 to 1.56 times faster than larger ones.
-WORKSPACE_CYCLES = 2.0
 
 _RANK: ContextVar[int] = ContextVar("autotir_tile_rank", default=0)
 
@@ -161,7 +160,8 @@ def choose_tile(
     ]
     # At equal cost the tile with fewer loads a multiply-add wins: it leaves room in the load ports.
     ranked = sorted(candidates, key=lambda t: (round(t.cost, 6), round(t.loads / (t.rows * t.vectors), 6)))
-    return ranked[_RANK.get() if _RANK.get() < len(ranked) else 0]
+    rank = _RANK.get()
+    return ranked[rank if rank < len(ranked) else 0]
 
 
 def _tile(

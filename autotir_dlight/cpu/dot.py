@@ -27,11 +27,11 @@ from ..blocks import as_int
 from ..knobs import Knob
 from ..machine import CpuMachine
 from ..patterns import Contraction
-from .blocking import LOAD_PORTS, ceil_div, parallel_prefix, widest_dividing
+from .blocking import LOAD_PORTS, ceil_div, widest_dividing
 from .kernels.amx import tile_split
 from .kernels.x86 import TILE_ROWS, DotKernel, kernels_for
 from .nest import StageMatch, is_parallel, lanes_of
-from .row_operand import batch_iters, row_block
+from .row_operand import batch_iters, tile_loops
 
 # The row extent that stands for a symbolic one when tiles are ranked.
 TYPICAL_ROWS = 64
@@ -95,6 +95,10 @@ class _Product:
     constant_rows: bool
     constant_columns: bool
 
+    @property
+    def has_few_rows(self) -> bool:
+        return self.rows is not None and self.rows <= FEW_ROWS
+
 
 def plan_dot(match: StageMatch) -> DotPlan | None:
     """The plan of a contraction that some kernel's instruction computes; ``None`` where none does or where
@@ -104,8 +108,8 @@ def plan_dot(match: StageMatch) -> DotPlan | None:
         return None
     row_dtype, column_dtype, row_first = spelled
     result_dtype = match.stage.anchor.writes[0].dtype
-    few = product.rows is not None and product.rows <= FEW_ROWS
-    depth = 0 if few else product.depth
+    # An AMX tile of few rows is mostly padding.
+    depth = 0 if product.has_few_rows else product.depth
     kernels = kernels_for(match.machine, row_dtype, column_dtype, result_dtype, depth)
     if kernels and kernels[0].is_bits and not _has_bits(match, roles, product):
         return None
@@ -118,7 +122,8 @@ def plan_dot(match: StageMatch) -> DotPlan | None:
         _run(match, read, order[-1], kernel.micro.kr) for read in (roles.row_read, roles.vector_read)
     )
     wide = is_parallel(match, lanes_of(match, kernel.micro.acc_dtype))
-    block, parallel = _loops(match, roles, kernel, rows, columns_outer)
+    tile, batch = (rows, kernel.micro.nr), batch_iters(match, roles, roles.rows)
+    block, parallel = tile_loops(match, roles, tile, batch, columns_outer, False, ROWS_SHARE)
     return DotPlan(
         kind="dot",
         instruction=kernel.instruction,
@@ -173,8 +178,7 @@ def _pays(product: _Product, kernel: DotKernel) -> bool:
     """Whether packing, padding and the tile's start are little beside the product."""
     if product.rows == 1 and not product.constant_columns:
         return False
-    few = product.rows is not None and product.rows <= FEW_ROWS
-    if kernel.widens and product.constant_columns and few:
+    if kernel.widens and product.constant_columns and product.has_few_rows:
         return False
     return product.depth >= MIN_STEPS * kernel.micro.kr and product.columns * 2 >= kernel.micro.lanes
 
@@ -185,23 +189,6 @@ def _run(match: StageMatch, read: int, last: int, kr: int) -> int:
     if match.stage.reads[read].stride(last) != 1:
         return 0
     return extent // kr if extent % kr == 0 else 1
-
-
-def _loops(
-    match: StageMatch, roles: Contraction, kernel: DotKernel, rows: int, columns_outer: bool
-) -> tuple[Knob | None, int]:
-    """Row tiles that stay in a cache while the column panels pass by, and how many of the loops over batch
-    and tiles become the parallel one."""
-    block = match.stage.anchor
-    column_tiles = ceil_div(block.volume(roles.columns) or 1, kernel.micro.nr)
-    volume = block.volume(roles.rows)
-    row_tiles = None if volume is None else ceil_div(volume, rows)
-    batch = [block.extent(i) for i in batch_iters(match, roles, roles.rows)]
-    if columns_outer or row_tiles is None or None in batch:
-        return None, parallel_prefix([*batch, column_tiles, row_tiles], match.machine)
-    in_block = row_block(match, roles, rows, (row_tiles, column_tiles), False, ROWS_SHARE)
-    blocks = ceil_div(row_tiles, in_block.value)
-    return in_block, parallel_prefix([*batch, blocks, column_tiles], match.machine)
 
 
 def _spelled(match: StageMatch) -> tuple[str, str, bool] | None:

@@ -98,15 +98,15 @@ def _to_gemm(nest: Nest, plan: DotPlan, buffers: list[Any]) -> _Dot:
 def _pad(nest: Nest, plan: DotPlan, dot: _Dot) -> _Dot:
     """Round rows, columns and k up to whole tiles and groups; the panels hold zeros there."""
     sch, block = nest.sch, nest.stage.anchor
-    roles, kr = nest.stage.contraction, plan.kernel.step
+    roles, step = nest.stage.contraction, plan.kernel.step
     assert roles is not None
     rows, columns, depth = (block.volume(r) for r in (roles.rows, roles.columns, roles.reduce))
     ragged_rows = rows is None or rows % plan.rows != 0
     ragged_columns = columns is None or columns % plan.columns_tile != 0
-    ragged_depth = depth is None or depth % kr != 0
+    ragged_depth = depth is None or depth % step != 0
     if not (ragged_rows or ragged_columns or ragged_depth):
         return dot
-    sch.pad_einsum(dot.anchor, [*[1] * dot.head, plan.rows, plan.columns_tile, kr])
+    sch.pad_einsum(dot.anchor, [*[1] * dot.head, plan.rows, plan.columns_tile, step])
     if ragged_rows or ragged_depth:
         dot.row_pack = absorb_padding(sch, dot.row_pack, dot.anchor)
     if ragged_columns or ragged_depth:
@@ -123,7 +123,7 @@ def _panels(sch: Schedule, plan: DotPlan, dot: _Dot) -> None:
         (dot.row_pack, dot.row_batch, plan.rows, plan.constant_rows, shape.row_index),
         (dot.column_pack, dot.column_batch, plan.columns_tile, plan.constant_columns, shape.column_index),
     ):
-        panel = steps.index_map(sch, pack, _panel(plan, tile, place), batch + 2)
+        panel = steps.index_map(sch, pack, _panel(shape, tile, place), batch + 2)
         sch.transform_layout(pack, ("write", 0), panel)
         if plan.kernel.widens:
             sch.unsafe_set_dtype(pack, 0, plan.kernel.panel)
@@ -131,26 +131,18 @@ def _panels(sch: Schedule, plan: DotPlan, dot: _Dot) -> None:
             sch.annotate(pack, steps.LAYOUT_REWRITE, True)
 
     def grouped(*index: Any) -> list[Any]:
-        return [*index[:-1], *_groups(plan, index[-1])]
+        return [*index[:-1], *shape.split(index[-1])]
 
     if plan.kernel.step > 1:
         sch.transform_block_layout(dot.anchor, steps.index_map(sch, dot.anchor, grouped, dot.head + 3))
 
 
-def _panel(plan: DotPlan, tile: int, place: Callable[..., Any]) -> Mapping:
+def _panel(shape: DotShape, tile: int, place: Callable[..., Any]) -> Mapping:
     def mapping(*index: Any) -> list[Any]:
         *batch, i, k = index
-        return [*batch, i // tile, *place(i % tile, _groups(plan, k))]
+        return [*batch, i // tile, *place(i % tile, shape.split(k))]
 
     return mapping
-
-
-def _groups(plan: DotPlan, k: Any) -> list[Any]:
-    """``k`` as the kernel's loops count it: :attr:`DotShape.depth`."""
-    kr, step = plan.kernel.micro.kr, plan.kernel.step
-    if plan.kernel.is_tiled:
-        return [k // step, k % step // kr, k % kr]
-    return [k] if kr == 1 else [k // kr, k % kr]
 
 
 def _flip(sch: Schedule, plan: DotPlan, dot: _Dot) -> SBlockRV | None:

@@ -32,14 +32,12 @@ from ..knobs import Knob, knob
 from ..patterns import Contraction
 from .blocking import (
     RegisterTile,
-    ceil_div,
     choose_tile,
-    parallel_prefix,
     widest_dividing,
 )
 from .halo import padded_read, worth_attaching
 from .nest import StageMatch, is_parallel, result_lanes
-from .row_operand import batch_iters, last_steps, row_block, row_run, row_task, rows_fit, rows_spread
+from .row_operand import batch_iters, last_steps, row_run, row_task, rows_fit, rows_spread, tile_loops
 
 # Cycles to gather one element into a panel, element by element.
 GATHER_CYCLES = 1.5
@@ -105,8 +103,9 @@ def plan_packed(match: StageMatch) -> PackedPlan | None:
     lanes = result_lanes(match)
     tile, in_place, cost = _choose(match, roles, lanes, constant_rows)
     columns_outer = constant_rows or (not constant_columns and rows_fit(match, roles))
-    in_block, parallel = _order(match, roles, tile, columns_outer, in_place)
-    batch = [block.extent(i) for i in batch_iters(match, roles)]
+    batch = batch_iters(match, roles)
+    in_block, parallel = tile_loops(match, roles, (tile.rows, tile.columns), batch, columns_outer, in_place)
+    parallel = parallel if is_parallel(match, tile.lanes) else 0
     plan = PackedPlan(
         kind="packed",
         rows=tile.rows,
@@ -121,34 +120,13 @@ def plan_packed(match: StageMatch) -> PackedPlan | None:
         pack_lanes=_pack_lanes(match, roles, columns, lanes),
         write_lanes=lanes if columns is None else widest_dividing(columns, lanes),
         ragged_columns=columns is None or columns % tile.columns != 0,
-        cut_edges=rows is not None and all(extent is not None for extent in batch),
+        cut_edges=rows is not None and all(block.extent(i) is not None for i in batch),
         parallel=parallel,
         cost=0,
         unroll=in_place and last_steps(match, roles) <= MAX_UNROLLED_STEPS,
     )
     plan = replace(plan, cost=round(1000 * (cost + _packing_cycles(match, roles, plan))))
     return _with_halo(match, roles, plan) if in_place and in_block and parallel else plan
-
-
-def _order(
-    match: StageMatch, roles: Contraction, tile: RegisterTile, columns_outer: bool, in_place: bool
-) -> tuple[Knob | None, int]:
-    """How many row tiles make a block, and how many of the outer loops are parallel."""
-    block = match.stage.anchor
-    row_tiles, column_tiles = (
-        None if volume is None else ceil_div(volume, size)
-        for volume, size in (
-            (block.volume(roles.rows), tile.rows),
-            (block.volume(roles.columns), tile.columns),
-        )
-    )
-    batch = [block.extent(i) for i in batch_iters(match, roles)]
-    in_block = None
-    if not columns_outer and row_tiles is not None and row_tiles > 1 and None not in batch:
-        in_block = row_block(match, roles, tile.rows, (row_tiles, column_tiles), in_place)
-    outer = ceil_div(row_tiles, in_block.value) if in_block and row_tiles else row_tiles
-    order = [*batch, *((column_tiles, row_tiles) if columns_outer else (outer, column_tiles))]
-    return in_block, parallel_prefix(order, match.machine) if is_parallel(match, tile.lanes) else 0
 
 
 def _packing_cycles(match: StageMatch, roles: Contraction, plan: PackedPlan) -> float:

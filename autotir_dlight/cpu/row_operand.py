@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd, prod
 
 from ..blocks import Block
 from ..knobs import Knob, knob
 from ..machine import dtype_bits
 from ..patterns import Contraction
-from .blocking import TASKS_PER_CORE, ceil_div, divisors
+from .blocking import TASKS_PER_CORE, ceil_div, divisors, parallel_prefix
 from .map import flat
 from .nest import StageMatch
 
@@ -99,6 +100,32 @@ def row_block(
     # of which streams all columns.
     best = min(busy, key=lambda d: max(d / max(1, fit), max(1, fit) / d))
     return knob(best, choices, "row tiles that stay in the L2 cache and leave every core some")
+
+
+def tile_loops(
+    match: StageMatch,
+    roles: Contraction,
+    tile: tuple[int, int],
+    batch: Sequence[int],
+    columns_outer: bool,
+    in_place: bool,
+    outside: float = COLUMNS_OUTSIDE_SHARE,
+) -> tuple[Knob | None, int]:
+    """How many tiles of rows make a block (:func:`row_block`), and how many of the loops over ``batch``,
+    blocks and tiles become the parallel one. ``tile``: its rows and columns."""
+    block = match.stage.anchor
+    row_tiles, column_tiles = (
+        None if volume is None else ceil_div(volume, size)
+        for volume, size in zip((block.volume(roles.rows), block.volume(roles.columns)), tile)
+    )
+    outer = [block.extent(i) for i in batch]
+    if columns_outer:
+        return None, parallel_prefix([*outer, column_tiles, row_tiles], match.machine)
+    in_block = None
+    if row_tiles is not None and row_tiles > 1 and None not in outer:
+        in_block = row_block(match, roles, tile[0], (row_tiles, column_tiles), in_place, outside)
+        row_tiles = ceil_div(row_tiles, in_block.value)
+    return in_block, parallel_prefix([*outer, row_tiles, column_tiles], match.machine)
 
 
 def row_task(block: Block, rows: tuple[int, ...], count: int) -> dict[int, int] | None:

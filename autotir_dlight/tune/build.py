@@ -15,6 +15,7 @@ from typing import Any
 from .._tvm import IRModule, Target, ir, relax, structural_walk, tirx
 from ..apply import run_pass
 from ..relax.pipeline import SplitPacking
+from ..steps import LAYOUT_FREE
 from ..vector_math import VectorMath
 
 MAIN = "main"
@@ -66,7 +67,7 @@ def split_packing(func: Any) -> tuple[dict[str, Any], tuple[Call, ...]]:
     count = len(func.params)
     whole = Call(MAIN, tuple(range(count)))
     named = func.with_attr("global_symbol", MAIN)
-    if not (func.attrs and func.attrs.get("layout_free_buffers")):
+    if not (func.attrs and func.attrs.get(LAYOUT_FREE)):
         return {MAIN: named}, (whole,)
     split = run_pass(SplitPacking(), _called(func))
     functions = {

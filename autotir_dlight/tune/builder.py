@@ -72,7 +72,7 @@ class ExecutorBuilder(PyBuilder):
         try:
             folder.mkdir()
             module = ir.save_json(IRModule({"main": entry.mod["main"]}))
-            return self._pool().submit(compile_candidate, module, _target(entry), path, self.compiler)
+            return self._pool().submit(compile_candidate, module, str(entry.target), path, self.compiler)
         except Exception as err:  # an executor that is broken or shut down says so here
             return f"the builder's executor takes no work: {first_line(err)}"
 
@@ -110,7 +110,3 @@ class ExecutorBuilder(PyBuilder):
         except Exception as err:
             return BuilderResult(None, f"building failed: {last_line(err)}")
         return BuilderResult(path, None)
-
-
-def _target(entry: Any) -> str:
-    return str(entry.target)

@@ -15,7 +15,7 @@ from typing import Any
 
 from .._tvm import Target, ir, structural_walk, tirx
 from ..blocks import Access, Block, FuncView
-from ..machine import CpuMachine
+from ..machine import NUMBERS, CpuMachine
 from ..rule import machine_of
 
 # Hexadecimal digits of a key: enough that a model's functions never meet.
@@ -41,6 +41,11 @@ class Key:
     pattern: str
     dtype: str
     extents: tuple[int | None, ...]
+
+    @property
+    def group(self) -> str:
+        """A digest of pattern and extents: points of one group are compared with each other."""
+        return digest([self.pattern, list(self.extents)])
 
     @property
     def symbolic(self) -> bool:
@@ -136,15 +141,5 @@ def _facts(machine: CpuMachine) -> dict[str, Any]:
     return {
         "arch": machine.arch,
         "features": sorted(machine.features),
-        "numbers": [
-            machine.vector_bits,
-            machine.vector_registers,
-            machine.fma_ports,
-            machine.fma_latency,
-            machine.l1_bytes,
-            machine.l2_bytes,
-            machine.l3_bytes,
-            machine.line_bytes,
-            machine.cores,
-        ],
+        "numbers": [getattr(machine, name) for name in NUMBERS],
     }

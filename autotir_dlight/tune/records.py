@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -83,12 +84,19 @@ class Record:
     @property
     def gain(self) -> float:
         """The default's time over this one's, the geometric mean over the cases; 1 where unknown."""
-        if not self.seconds or len(self.seconds) != len(self.default_seconds):
-            return 1.0
-        product = 1.0
-        for base, mine in zip(self.default_seconds, self.seconds):
-            product *= base / mine
-        return float(product ** (1.0 / len(self.seconds)))
+        return 1.0 / self.relative if math.isfinite(self.relative) else 1.0
+
+    @property
+    def relative(self) -> float:
+        """This one's time over the default's, as :func:`relative_time` says."""
+        return relative_time(self.seconds, self.default_seconds)
+
+
+def relative_time(seconds: Sequence[float], default: Sequence[float]) -> float:
+    """The geometric mean of the cases' times over the default's; infinite where there are none."""
+    if not seconds or len(seconds) != len(default):
+        return math.inf
+    return math.exp(sum(math.log(s / d) for s, d in zip(seconds, default)) / len(seconds))
 
 
 _JSON = ("plan", "knobs", "extents", "cases", "seconds", "default_seconds", "meta")

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from ..html import page
 from .cost import grouped_correlation
 from .keys import digest
 from .records import Database, Record
-from .tuner import relative_time
 
 # Size of a plot in pixels.
 WIDTH, HEIGHT, EDGE = 280, 120, 6
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --mark: #47c; }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line); }
-.number { text-align: right; white-space: nowrap; }
 svg { border: 1px solid var(--line); }
 polyline { fill: none; stroke: var(--mark); stroke-width: 1.5; }
 circle { fill: var(--mark); fill-opacity: .6; }
@@ -85,15 +80,7 @@ class Summary:
         """A table for a terminal."""
         head = ("task", "calls", "default ms", "best ms", "roof ms", "gain", "trials", "plan")
         rows = [head, *(_cells(task) for task in self.tasks)]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(head))]
-        lines = [
-            "  ".join(
-                cell.ljust(w) if k in (0, 7) else cell.rjust(w)
-                for k, (cell, w) in enumerate(zip(row, widths))
-            ).rstrip()
-            for row in rows
-        ]
-        return "\n".join([*lines, self._model()])
+        return "\n".join([aligned(rows), self._model()])
 
     def _model(self) -> str:
         if self.correlation is None:
@@ -106,31 +93,29 @@ class Summary:
         names = ["Task", "Calls", "Default ms", "Best ms", "Roof ms", "Gain", "Trials", "Plan"]
         names += ["Best time by trial", "Predicted and measured"]
         head = "".join(f'<th scope="col">{name}</th>' for name in names)
-        return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}: tuning</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{escape(title)}: what tuning found</h1>
-<p>{escape(self._model())}</p>
+        content = f"""<p>{escape(self._model())}</p>
 <table>
 <thead><tr>{head}</tr></thead>
 <tbody>
 {rows}</tbody>
-</table>
-</body>
-</html>
-"""
+</table>"""
+        return page(f"{title}: tuning", f"{title}: what tuning found", _STYLE, content)
 
     def data(self) -> dict[str, Any]:
         """The same for JSON."""
-        from dataclasses import asdict
-
         return asdict(self)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells in columns; the first and the last one are aligned to the left."""
+    last = len(rows[0]) - 1
+    widths = [max(len(row[k]) for row in rows) for k in range(last + 1)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if k in (0, last) else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    )
 
 
 def _task(records: Sequence[Record]) -> TaskSummary:
@@ -139,7 +124,7 @@ def _task(records: Sequence[Record]) -> TaskSummary:
     curve: list[float] = []
     foreseen: list[tuple[float, float]] = []
     for record in trials:
-        relative = relative_time(record.seconds, record.default_seconds)
+        relative = record.relative
         curve.append(min(relative, curve[-1] if curve else math.inf))
         predicted = record.meta.get("predicted")
         if predicted is not None and math.isfinite(relative):

@@ -19,7 +19,7 @@ from .cost import CostModel, Features, Sample
 from .keys import digest
 from .lookup import point_of, record_of
 from .measure import Measured, MeasureError, Measurer
-from .records import Database, Record
+from .records import Database, Record, relative_time
 from .roof import Roof
 from .search import Search
 from .space import Point
@@ -275,7 +275,7 @@ class Tuner:
         relative = state.search.measured[point]
         if self.model is None or not math.isfinite(relative):
             return []
-        return [Sample(_group(state.task), tuple(state.features.of(point)), -math.log(relative))]
+        return [Sample(state.task.key.group, tuple(state.features.of(point)), -math.log(relative))]
 
     def _commit(
         self, state: State, point: Point, measured: Measured, default: Any, guess: float | None = None
@@ -316,13 +316,6 @@ class Tuner:
         self.database.add(self._record("best", state, state.winner, Measured(seconds), base))
 
 
-def relative_time(seconds: Sequence[float], default: Sequence[float]) -> float:
-    """The geometric mean of the cases' times over the default's; infinite where there are none."""
-    if not seconds or len(seconds) != len(default):
-        return math.inf
-    return math.exp(sum(math.log(s / d) for s, d in zip(seconds, default)) / len(seconds))
-
-
 def _ratio(mine: Sequence[Measured], default: Sequence[Measured]) -> float:
     """The time relative to the default's: the median over the rounds of that in the same round, or that of
     the medians where it is larger: on a machine of two speeds either alone can crown a loser."""
@@ -336,19 +329,13 @@ def _medians(rounds: Sequence[Measured]) -> tuple[float, ...]:
     return tuple(median(times) for times in zip(*(m.seconds for m in rounds if m.seconds)))
 
 
-def _group(task: Task) -> str:
-    return digest([task.key.pattern, list(task.key.extents)])
-
-
 def samples_of(records: Sequence[Record]) -> list[Sample]:
     """What a model can learn from records: the trials that ran and kept their features."""
     found = []
     for record in records:
         features = record.meta.get("features")
-        relative = relative_time(record.seconds, record.default_seconds)
-        if record.kind == "trial" and features and math.isfinite(relative):
-            group = digest([record.pattern, list(record.extents)])
-            found.append(Sample(group, tuple(features), -math.log(relative)))
+        if record.kind == "trial" and features and math.isfinite(record.relative):
+            found.append(Sample(record.key.group, tuple(features), -math.log(record.relative)))
     return found
 
 

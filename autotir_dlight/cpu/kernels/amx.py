@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._tvm import build
+from ...host import ASK_FOR_TILES
 from .x86 import TILE_ROWS
 
 if TYPE_CHECKING:
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 
 # Bytes in a row of a tile.
 TILE_BYTES = 64
-# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), see Documentation/arch/x86/xstate.rst of Linux.
 _ASK = """
 @autotir_amx_asked = linkonce_odr global i32 0
-define linkonce_odr void @autotir_amx_ask() noinline {
+define linkonce_odr void @autotir_amx_ask() noinline {{
   %code = call i64 asm sideeffect "syscall", \
-"={ax},{ax},{di},{si},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"(i64 158, i64 4131, i64 18)
+"={{ax}},{{ax}},{{di}},{{si}},~{{rcx}},~{{r11}},~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"\
+(i64 {}, i64 {}, i64 {})
   store atomic i32 1, ptr @autotir_amx_asked release, align 4
   ret void
-}
+}}
 """
 _BEGIN = """
 @{name}_tiles = linkonce_odr constant [64 x i8] [{config}], align 64
@@ -76,7 +77,7 @@ def begin_ir(rows: int) -> str:
     heights = [rows // down] * (4 + down) + [TILE_ROWS] * (4 - down)
     config = bytes([1]) + bytes(15) + column_bytes + bytes(16) + bytes(heights) + bytes(8)
     text = ", ".join(f"i8 {byte}" for byte in config)
-    return _ASK + _BEGIN.format(name=begin_name(rows), config=text)
+    return _ASK.format(*ASK_FOR_TILES) + _BEGIN.format(name=begin_name(rows), config=text)
 
 
 def tile_kernel(shape: DotShape, a: Any, b: Any, c: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..._tvm import IRBuilder, build
-from .intrinsics import DotShape, numbers, registered, result_buffer
+from .intrinsics import DotShape, index_type, registered, result_buffer
 from .x86 import SIGN
 
 
@@ -20,7 +20,7 @@ def flip_intrinsic(shape: DotShape) -> str:
 def bits_intrinsic(operand: str, bits: str, lanes: int, index: str) -> str:
     """The name of the intrinsic that copies ``lanes`` neighbours as the integers that have their bits."""
     name = f"autotir.bits.{operand}.{bits}x{lanes}.{index}"
-    number = build.int64 if index == "int64" else build.int32
+    number = index_type(index)
     return registered(name, lambda: tuple(_bits(operand, bits, lanes, number, run) for run in (False, True)))
 
 
@@ -33,7 +33,7 @@ def zero_intrinsic(shape: DotShape) -> str:
 
 def _flip(shape: DotShape, inverted: bool) -> Any:
     """``B[k, i, r] = A[k, i, r]`` as TVM sees it, or with ``inverted`` what runs: ``^ 0x80``."""
-    n, kr, dtype = numbers(shape), shape.kernel.micro.kr, shape.kernel.rows
+    n, kr, dtype = shape.numbers, shape.kernel.micro.kr, shape.kernel.rows
     extents = n(shape.steps, shape.rows, kr)
     with IRBuilder() as builder:
         with build.prim_func(s_tir=True):
@@ -57,7 +57,7 @@ def _flip(shape: DotShape, inverted: bool) -> Any:
 
 
 def _inverted_copy(shape: DotShape, a: Any, b: Any) -> None:
-    n, width = numbers(shape), shape.rows * shape.kernel.micro.kr
+    n, width = shape.numbers, shape.rows * shape.kernel.micro.kr
     sign = build.int8(SIGN) if shape.kernel.rows == "int8" else build.uint8(SIGN & 0xFF)
     with build.serial(*n(0, shape.steps)) as k:
         at = [k, *n(0), build.Ramp(*n(0, 1), width)]
@@ -97,7 +97,7 @@ def _zero(shape: DotShape, stores: bool) -> Any:
                 if stores:
                     # TVM counts a reduction of one step among the spatial loops.
                     single = [1] * (shape.steps == 1)
-                    extents = numbers(shape)(shape.rows, shape.columns, *single)
+                    extents = shape.numbers(shape.rows, shape.columns, *single)
                     with build.grid(*extents) as loops, build.sblock("zero"):
                         at = list(build.axis.remap("SS", list(loops)[:2]))
                         build.buffer_store(c, getattr(build, acc)(0), at)

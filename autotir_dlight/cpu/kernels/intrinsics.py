@@ -56,7 +56,11 @@ class DotShape:
 
     def number(self, value: int) -> Any:
         """``value`` as a constant of the index type."""
-        return build.int64(value) if self.index == "int64" else build.int32(value)
+        return index_type(self.index)(value)
+
+    def numbers(self, *values: int) -> list[Any]:
+        """Integers as constants of the index type."""
+        return [self.number(value) for value in values]
 
     @property
     def depth(self) -> list[int]:
@@ -65,6 +69,13 @@ class DotShape:
         if self.kernel.is_tiled:
             return [self.steps, groups, kr]
         return [self.steps] if kr == 1 else [self.steps, kr]
+
+    def split(self, k: Any) -> list[Any]:
+        """The place of ``k`` in :attr:`depth`."""
+        kr, step = self.kernel.micro.kr, self.kernel.step
+        if self.kernel.is_tiled:
+            return [k // step, k % step // kr, k % kr]
+        return [k] if kr == 1 else [k // kr, k % kr]
 
     def row_index(self, i: Any, depth: Sequence[Any]) -> tuple[Any, ...]:
         """Where the row panel holds row ``i``, in the order of memory."""
@@ -89,7 +100,13 @@ def dot_intrinsic(shape: DotShape) -> str:
     return registered(shape.name, lambda: (_describe(shape), _implement(shape)))
 
 
+def index_type(index: str) -> Callable[..., Any]:
+    """What makes constants, and without an argument variables, of the index type."""
+    return build.int64 if index == "int64" else build.int32
+
+
 def registered(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
+    """``name``, under which what ``make`` gives (description, implementation) is registered once."""
     if TensorIntrin.get(name, allow_missing=True) is None:
         TensorIntrin.register(name, *make())
     return name
@@ -97,7 +114,7 @@ def registered(name: str, make: Callable[[], tuple[Any, Any]]) -> str:
 
 def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
     """The matched buffers A, B as :meth:`DotShape.row_index` and ``column_index`` say, C [rows, columns]."""
-    kernel, n = shape.kernel, numbers(shape)
+    kernel, n = shape.kernel, shape.numbers
     handles = [build.arg(name, build.handle()) for name in "abc"]
     a, b = (
         build.match_buffer(handle, n(*extents), panel or own, offset_factor=1, layout=None)
@@ -109,13 +126,13 @@ def _panels(shape: DotShape) -> tuple[Any, Any, Any]:
 
 
 def result_buffer(shape: DotShape, handle: Any) -> Any:
-    stride = build.int64() if shape.index == "int64" else build.int32()
+    """The matched buffer C [rows, columns], its rows at any distance."""
     return build.match_buffer(
         handle,
-        [shape.number(shape.rows), shape.number(shape.columns)],
+        shape.numbers(shape.rows, shape.columns),
         shape.kernel.micro.acc_dtype,
         offset_factor=1,
-        strides=[stride, shape.number(1)],
+        strides=[index_type(shape.index)(), shape.number(1)],
         scope="local",
         layout=None,
     )
@@ -123,11 +140,6 @@ def result_buffer(shape: DotShape, handle: Any) -> Any:
 
 def _extents(shape: DotShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shape.row_index(shape.rows, shape.depth), shape.column_index(shape.columns, shape.depth)
-
-
-def numbers(shape: DotShape) -> Callable[..., list[Any]]:
-    """Integers as constants of the index type."""
-    return lambda *values: [shape.number(v) for v in values]
 
 
 def _regions(shape: DotShape, a: Any, b: Any, c: Any) -> None:
@@ -148,7 +160,7 @@ def _widen(value: Any, shape: DotShape, panel: str, operand: str) -> Any:
 
 
 def _describe(shape: DotShape) -> Any:
-    kernel, n = shape.kernel, numbers(shape)
+    kernel, n = shape.kernel, shape.numbers
     with IRBuilder() as builder:
         with build.prim_func(s_tir=True):
             a, b, c = _panels(shape)
@@ -185,7 +197,7 @@ def _implement(shape: DotShape) -> Any:
 
 def _kernel(shape: DotShape, a: Any, b: Any, c: Any) -> None:
     """The loop over k, and the correction of a flipped row operand after it."""
-    n, kernel, lanes = numbers(shape), shape.kernel, shape.lanes
+    n, kernel, lanes = shape.numbers, shape.kernel, shape.lanes
     emit, load = _emitter(kernel, lanes), _Loads(shape)
     sums = None
     if kernel.flip:
@@ -214,7 +226,7 @@ class _Loads:
     """Vector loads of the panels."""
 
     def __init__(self, shape: DotShape) -> None:
-        self.shape, self.n = shape, numbers(shape)
+        self.shape, self.n = shape, shape.numbers
 
     def run(self, start: int, width: int) -> Any:
         """The indices ``start`` … ``start + width - 1``."""
